@@ -1,0 +1,208 @@
+package exclusive_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/exclusive-go/exclusive"
+	"github.com/exclusive-go/exclusive/exclusivetest"
+)
+
+func newMemory(t *testing.T, d *exclusivetest.MemoryDB, cfg exclusivetest.Config) *exclusivetest.Memory {
+	t.Helper()
+	m, err := exclusivetest.NewMemory(d, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// Callers that name the same keys in different orders do not block each other,
+// as they would if each took them in its own.
+func TestDoAllTakesKeysInOneOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := newMemory(t, exclusivetest.NewMemoryDB(), exclusivetest.Config{TTL: time.Minute, Wait: time.Hour})
+		var inside, done atomic.Int32
+		finished := make(chan error)
+		for i := range 20 {
+			keys := []string{"a", "b", "c"}
+			if i%2 == 0 {
+				slices.Reverse(keys)
+			}
+			go func() {
+				finished <- exclusive.DoAll(t.Context(), x, keys, func(ctx context.Context, grants []exclusive.Grant) error {
+					if inside.Add(1) > 1 {
+						t.Error("two at once")
+					}
+					for i, g := range grants {
+						if g.Key != keys[i] || g.Token == 0 {
+							t.Errorf("grant %+v for %q", g, keys[i])
+						}
+					}
+					time.Sleep(time.Second)
+					inside.Add(-1)
+					done.Add(1)
+					return nil
+				})
+			}()
+		}
+		for range 20 {
+			if err := <-finished; err != nil {
+				t.Error(err)
+			}
+		}
+		if done.Load() != 20 {
+			t.Errorf("%d of 20 have worked", done.Load())
+		}
+	})
+}
+
+func TestDoAllIsAllOrNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := newMemory(t, exclusivetest.NewMemoryDB(), exclusivetest.Config{TTL: time.Minute})
+		other, err := x.TryAcquire(t.Context(), "b")
+		if err != nil {
+			t.Fatal(err)
+		}
+		work := func(context.Context, []exclusive.Grant) error { t.Error("work ran"); return nil }
+		if err := exclusive.DoAll(t.Context(), x, []string{"c", "b", "a"}, work); !errors.Is(err, exclusive.ErrHeld) || !strings.Contains(err.Error(), `"b"`) {
+			t.Errorf("one key is held: %v", err)
+		}
+		for _, key := range []string{"a", "c"} {
+			lease, err := x.TryAcquire(t.Context(), key)
+			if err != nil {
+				t.Fatalf("%s was not given back: %v", key, err)
+			}
+			if err := lease.Release(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+		for _, keys := range [][]string{nil, {"a", "a"}, {"a", ""}, {"c", "b", "c"}} {
+			if err := exclusive.DoAll(t.Context(), x, keys, work); !errors.Is(err, exclusive.ErrInvalid) {
+				t.Errorf("%q: %v; want ErrInvalid", keys, err)
+			}
+		}
+		if err := exclusive.DoAll(t.Context(), x, []string{"a"}, nil); !errors.Is(err, exclusive.ErrInvalid) {
+			t.Errorf("no work: %v", err)
+		}
+		if err := other.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// The service runs on one instance, moves on when that loses the key, and comes
+// back.
+func TestCampaign(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := exclusivetest.NewMemoryDB()
+		ctx, cancel := context.WithCancel(t.Context())
+		var serving, terms atomic.Int32
+		ended := make(chan error, 3)
+		for range 3 {
+			x := newMemory(t, d, exclusivetest.Config{TTL: 3 * time.Second})
+			go func() {
+				ended <- exclusive.Campaign(ctx, x, "leader", func(ctx context.Context, g exclusive.Grant) error {
+					serving.Add(1)
+					terms.Add(1)
+					<-ctx.Done()
+					serving.Add(-1)
+					return ctx.Err()
+				})
+			}()
+		}
+		operator := newMemory(t, d, exclusivetest.Config{TTL: time.Second})
+		for term := range int32(5) {
+			time.Sleep(10 * time.Second)
+			if serving.Load() != 1 || terms.Load() != term+1 {
+				t.Fatalf("%d serve in term %d of %d", serving.Load(), terms.Load(), term+1)
+			}
+			if err := operator.Revoke(t.Context(), "leader"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		cancel()
+		for range 3 {
+			if err := <-ended; !errors.Is(err, context.Canceled) {
+				t.Errorf("ended with %v", err)
+			}
+		}
+		lease, err := operator.TryAcquire(t.Context(), "leader")
+		if err != nil {
+			t.Fatalf("the key was not given back: %v", err)
+		}
+		_ = lease.Release(t.Context())
+	})
+}
+
+// flaky is a Leaser whose backend is away at first.
+type flaky struct {
+	*exclusivetest.Memory
+	err   error
+	until time.Time
+	tries int
+}
+
+func (f *flaky) Acquire(ctx context.Context, key string) (*exclusive.Lease, error) {
+	if f.tries++; time.Now().Before(f.until) {
+		return nil, &exclusive.Error{Op: "acquire", Key: key, Kind: f.err}
+	}
+	return f.Memory.Acquire(ctx, key)
+}
+
+func TestCampaignOutlivesTheBackend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := &flaky{
+			Memory: newMemory(t, exclusivetest.NewMemoryDB(), exclusivetest.Config{TTL: time.Minute}),
+			err:    exclusive.ErrUnavailable, until: time.Now().Add(time.Hour),
+		}
+		business := errors.New("business error")
+		err := exclusive.Campaign(t.Context(), x, "k", func(context.Context, exclusive.Grant) error { return business })
+		if !errors.Is(err, business) {
+			t.Errorf("ended with %v", err)
+		}
+		if x.tries < 300 || x.tries > 1000 {
+			t.Errorf("%d tries in an hour", x.tries)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		x.until = time.Now().Add(time.Hour)
+		if err := exclusive.Campaign(ctx, x, "k", func(context.Context, exclusive.Grant) error { return nil }); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("its context ended while the backend was away: %v", err)
+		}
+		for _, permanent := range []error{exclusive.ErrInvalid, exclusive.ErrSchema, exclusive.ErrUnsupported} {
+			x.err, x.tries = permanent, 0
+			if err := exclusive.Campaign(t.Context(), x, "k", func(context.Context, exclusive.Grant) error { return nil }); !errors.Is(err, permanent) || x.tries != 1 {
+				t.Errorf("%v after %d tries", err, x.tries)
+			}
+		}
+		if err := exclusive.Campaign(t.Context(), x, "k", nil); !errors.Is(err, exclusive.ErrInvalid) {
+			t.Errorf("no service: %v", err)
+		}
+	})
+}
+
+func TestCampaignPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := newMemory(t, exclusivetest.NewMemoryDB(), exclusivetest.Config{TTL: time.Minute})
+		func() {
+			defer func() {
+				if r := recover(); r != "boom" {
+					t.Errorf("recovered %v", r)
+				}
+			}()
+			_ = exclusive.Campaign(t.Context(), x, "k", func(context.Context, exclusive.Grant) error { panic("boom") })
+		}()
+		lease, err := x.TryAcquire(t.Context(), "k")
+		if err != nil {
+			t.Fatalf("the key was not given back: %v", err)
+		}
+		_ = lease.Release(t.Context())
+	})
+}
