@@ -1,0 +1,441 @@
+package lease_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/exclusive-go/exclusive"
+	"github.com/exclusive-go/exclusive/internal/lease"
+)
+
+// store is a backend whose answers the test decides.
+type store struct {
+	mu       sync.Mutex
+	renewals [][]string // grant ids, by statement
+	lost     map[string]bool
+	waiting  map[string]bool
+	err      error
+	delay    time.Duration
+	released []string
+	relErr   error
+}
+
+func (s *store) Renew(ctx context.Context, grants []exclusive.Grant) (lost, waiting []string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var ids []string
+	for _, g := range grants {
+		ids = append(ids, g.ID)
+		switch {
+		case s.lost[g.ID]:
+			lost = append(lost, g.ID)
+		case s.waiting[g.ID]:
+			waiting = append(waiting, g.ID)
+		}
+	}
+	s.renewals = append(s.renewals, ids)
+	if s.delay > 0 {
+		select {
+		case <-time.After(s.delay):
+		case <-ctx.Done():
+			return nil, nil, ctx.Err()
+		}
+	}
+	return lost, waiting, s.err
+}
+
+func (s *store) Release(_ context.Context, g exclusive.Grant) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.released = append(s.released, g.ID)
+	return s.relErr
+}
+
+// statements is the number of renewals so far.
+func (s *store) statements() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.renewals)
+}
+
+func (s *store) set(f func(*store)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f(s)
+}
+
+const ttl = 3 * time.Second
+
+func newKeeper(t *testing.T, s *store, change func(*lease.Config)) *lease.Keeper {
+	cfg := lease.Config{TTL: ttl}
+	if change != nil {
+		change(&cfg)
+	}
+	k := lease.NewKeeper(cfg, s)
+	t.Cleanup(k.Close)
+	return k
+}
+
+func hold(t *testing.T, k *lease.Keeper, id string) *lease.Held {
+	return k.Hold(t.Context(), exclusive.Grant{Key: "key-" + id, ID: id, Token: 1}, time.Now())
+}
+
+// lostAfter waits for the loss and returns how long it took.
+func lostAfter(t *testing.T, h *lease.Held, start time.Time) time.Duration {
+	t.Helper()
+	<-h.Context().Done()
+	if err := context.Cause(h.Context()); !errors.Is(err, exclusive.ErrLost) {
+		t.Errorf("the lease ended with %v", err)
+	}
+	return time.Since(start)
+}
+
+func TestLeaseIsRenewedUntilReleased(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{}
+		k := newKeeper(t, s, nil)
+		h := hold(t, k, "a")
+		time.Sleep(100 * time.Second)
+		if err := h.Context().Err(); err != nil {
+			t.Fatalf("ended while it was renewed: %v", err)
+		}
+		if n := s.statements(); n < 99 || n > 101 {
+			t.Errorf("%d renewals in 100 s of a lease of 3 s", n)
+		}
+		if left := time.Until(h.Grant().Expires); left < ttl/2 {
+			t.Errorf("the grant says that %v are left", left)
+		}
+		// Work that has only its context sees the renewals too.
+		ctx, cancel := context.WithCancel(h.Context())
+		defer cancel()
+		if g, ok := exclusive.CurrentGrant(ctx); !ok || g != h.Grant() {
+			t.Errorf("work's context stands for %+v, %v", g, ok)
+		}
+		if g, ok := exclusive.CurrentGrant(t.Context()); ok {
+			t.Errorf("a context without a lease stands for %+v", g)
+		}
+		if err := h.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+		n := s.statements()
+		time.Sleep(100 * time.Second)
+		if s.statements() != n {
+			t.Error("renewed after its release")
+		}
+	})
+}
+
+// The holder is told before anybody else can have the key, without an answer.
+func TestLossIsLocalWhenTheBackendHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{delay: time.Hour}
+		h := hold(t, newKeeper(t, s, nil), "a")
+		if took := lostAfter(t, h, time.Now()); took >= ttl || took < ttl/2 {
+			t.Errorf("told after %v of a lease of %v", took, ttl)
+		}
+	})
+}
+
+// Validity counts from the request: a slow answer does not stretch it.
+func TestValidityCountsFromTheRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{delay: 900 * time.Millisecond}
+		h := hold(t, newKeeper(t, s, nil), "a")
+		start := time.Now()
+		time.Sleep(1950 * time.Millisecond) // the first renewal, of 1 s, was answered at 1.9 s
+		if left := h.Grant().Expires.Sub(start); left != 4*time.Second {
+			t.Errorf("ends %v after the start; want the request's 1 s + 3 s", left)
+		}
+	})
+}
+
+func TestBlipIsNoLoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{err: errors.New("connection reset")}
+		h := hold(t, newKeeper(t, s, nil), "a")
+		time.Sleep(2500 * time.Millisecond)
+		s.set(func(s *store) { s.err = nil })
+		time.Sleep(20 * time.Second)
+		if err := context.Cause(h.Context()); err != nil {
+			t.Errorf("lost although renewal got through in time: %v", err)
+		}
+		s.set(func(s *store) { s.err = errors.New("connection reset") })
+		start := time.Now()
+		if took := lostAfter(t, h, start); took >= ttl {
+			t.Errorf("told after %v", took)
+		}
+		if err := context.Cause(h.Context()); !errors.Is(err, s.err) {
+			t.Errorf("the loss does not say what kept it from being renewed: %v", err)
+		}
+	})
+}
+
+func TestNothingRenewedIsALoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{lost: map[string]bool{"a": true}}
+		k := newKeeper(t, s, nil)
+		a, b := hold(t, k, "a"), hold(t, k, "b")
+		if took := lostAfter(t, a, time.Now()); took > ttl/3+time.Millisecond {
+			t.Errorf("told after %v", took)
+		}
+		time.Sleep(10 * time.Second)
+		if err := b.Context().Err(); err != nil {
+			t.Errorf("the other lease of the batch ended: %v", err)
+		}
+		s.set(func(s *store) {
+			for _, ids := range s.renewals[1:] {
+				if slices.Contains(ids, "a") {
+					t.Error("a lost lease is renewed")
+				}
+			}
+		})
+		if err := a.Release(t.Context()); !errors.Is(err, exclusive.ErrLost) {
+			t.Errorf("release of a lost lease: %v", err)
+		}
+	})
+}
+
+// A row that is locked for the moment is neither renewed nor lost.
+func TestLockedRowIsTriedAgainSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{waiting: map[string]bool{"a": true}}
+		k := newKeeper(t, s, nil)
+		a := hold(t, k, "a")
+		time.Sleep(2 * time.Second)
+		s.set(func(s *store) { s.waiting = nil })
+		time.Sleep(10 * time.Second)
+		if err := a.Context().Err(); err != nil {
+			t.Errorf("lost: %v", err)
+		}
+	})
+}
+
+// goroutines counts them with the world stopped. runtime.NumGoroutine does not
+// stop it, and counts ended ones while the garbage collector frees their stacks.
+func goroutines() int {
+	buf := make([]byte, 1<<20)
+	return bytes.Count(buf[:runtime.Stack(buf, true)], []byte("\ngoroutine ")) + 1
+}
+
+func TestBatches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{}
+		k := newKeeper(t, s, nil)
+		const n = 4_000
+		var held []*lease.Held
+		for i := range n {
+			held = append(held, hold(t, k, fmt.Sprint(i)))
+			if i%100 == 0 {
+				time.Sleep(time.Millisecond) // not all at one moment
+			}
+		}
+		synctest.Wait()
+		before := goroutines()
+		time.Sleep(30 * time.Second)
+		synctest.Wait() // the timers that fire at this moment have a goroutine each, briefly
+		if grown := goroutines() - before; grown > 2 {
+			t.Errorf("%d leases need %d goroutines", n, grown)
+		}
+		perTick := (n + lease.Batch - 1) / lease.Batch
+		if got, most := s.statements(), 40*perTick; got > most {
+			t.Errorf("%d statements for %d leases in 30 s; at most %d", got, n, most)
+		}
+		for _, h := range held {
+			if err := h.Context().Err(); err != nil {
+				t.Fatalf("ended: %v", err)
+			}
+		}
+	})
+}
+
+func TestMaxHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{}
+		h := hold(t, newKeeper(t, s, func(c *lease.Config) { c.MaxHold = 10 * time.Second }), "a")
+		if took := lostAfter(t, h, time.Now()); took != 10*time.Second {
+			t.Errorf("held for %v", took)
+		}
+		n := s.statements()
+		time.Sleep(10 * time.Second)
+		if s.statements() != n {
+			t.Error("renewed past MaxHold")
+		}
+	})
+}
+
+func TestRenewalEndsWithTheCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{}
+		k := newKeeper(t, s, nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		h := k.Hold(ctx, exclusive.Grant{Key: "k", ID: "a", Token: 1}, time.Now())
+		time.Sleep(9500 * time.Millisecond) // between two renewals
+		cancel()
+		n := s.statements()
+		time.Sleep(10 * time.Second)
+		if s.statements() > n {
+			t.Error("renewed after the caller's context ended")
+		}
+		if err := h.Renew(t.Context()); !errors.Is(err, exclusive.ErrLost) {
+			t.Errorf("renewal after its end: %v", err)
+		}
+	})
+}
+
+func TestForgottenLeaseRunsOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{}
+		k := newKeeper(t, s, nil)
+		h := hold(t, k, "a")
+		h.Forget()
+		lostAfter(t, h, time.Now())
+		if _, ok := k.Find("a"); ok {
+			t.Error("the keeper still has it")
+		}
+		if s.statements() > 0 {
+			t.Error("renewed")
+		}
+	})
+}
+
+// While a Commit holds the row nobody can take the key over, so the deadline
+// waits; when it fails the deadline counts again.
+func TestCommitSuspendsTheDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{waiting: map[string]bool{"a": true, "b": true}}
+		k := newKeeper(t, s, nil)
+		a, b := hold(t, k, "a"), hold(t, k, "b")
+		for _, h := range []*lease.Held{a, b} {
+			if err := h.Begin("commit"); err != nil {
+				t.Fatal(err)
+			}
+			if err := h.Begin("commit"); !errors.Is(err, exclusive.ErrInvalid) {
+				t.Errorf("second Commit at the same time: %v", err)
+			}
+			h.Lock()
+		}
+		time.Sleep(10 * ttl)
+		if err := a.Context().Err(); err != nil {
+			t.Fatalf("ended while the row was locked: %v", err)
+		}
+		if err := a.Release(t.Context()); !errors.Is(err, exclusive.ErrInvalid) {
+			t.Errorf("release during a Commit: %v", err)
+		}
+		a.End(true)
+		if !a.Finished() || !errors.Is(context.Cause(a.Context()), context.Canceled) {
+			t.Errorf("finished: %v, %v", a.Finished(), context.Cause(a.Context()))
+		}
+		b.End(false)
+		lostAfter(t, b, time.Now())
+		if s.statements() > 0 {
+			t.Error("a row in a Commit was renewed")
+		}
+		if err := a.Begin("commit"); !errors.Is(err, exclusive.ErrInvalid) {
+			t.Errorf("Commit after Commit: %v", err)
+		}
+	})
+}
+
+// A second Commit is a mistake as long as somebody has the lease that the first
+// one has ended; then nothing is kept of it.
+func TestCommittedLeaseIsKnownUntilItIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKeeper(t, &store{}, nil)
+		for name, giveUp := range map[string]func(*lease.Held){
+			"released":  func(h *lease.Held) { _ = h.Release(t.Context()) },
+			"forgotten": (*lease.Held).Forget,
+		} {
+			h := hold(t, k, name)
+			if err := h.Usable("check"); err != nil {
+				t.Errorf("while it is held: %v", err)
+			}
+			if err := h.Begin("commit"); err != nil {
+				t.Fatal(err)
+			}
+			h.End(true)
+			if found, ok := k.Find(name); !ok || !errors.Is(found.Usable("check"), exclusive.ErrInvalid) {
+				t.Errorf("%s: after its Commit it is not known as committed", name)
+			}
+			giveUp(h)
+			if _, ok := k.Find(name); ok {
+				t.Errorf("%s: still known", name)
+			}
+		}
+		h := hold(t, k, "without")
+		if err := h.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := h.Begin("commit"); !errors.Is(err, exclusive.ErrLost) {
+			t.Errorf("Commit after Release: %v", err)
+		}
+	})
+}
+
+func TestReleaseMayBeRepeatedWhenItFailed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{relErr: errors.New("connection reset")}
+		h := hold(t, newKeeper(t, s, nil), "a")
+		if err := h.Release(t.Context()); !errors.Is(err, s.relErr) {
+			t.Errorf("release: %v", err)
+		}
+		if err := h.Context().Err(); err == nil {
+			t.Error("work may go on although the lease may be gone")
+		}
+		s.set(func(s *store) { s.relErr = nil })
+		if err := h.Release(t.Context()); err != nil {
+			t.Errorf("repeated release: %v", err)
+		}
+		if err := h.Release(t.Context()); !errors.Is(err, exclusive.ErrLost) {
+			t.Errorf("release after release: %v", err)
+		}
+	})
+}
+
+func TestCloseStopsRenewal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{delay: time.Hour}
+		k := newKeeper(t, s, nil)
+		h := hold(t, k, "a")
+		time.Sleep(ttl / 2) // a renewal hangs
+		start := time.Now()
+		k.Close()
+		if took := time.Since(start); took != 0 {
+			t.Errorf("Close took %v", took)
+		}
+		lostAfter(t, h, start)
+		late := hold(t, k, "late")
+		lostAfter(t, late, time.Now())
+	})
+}
+
+type losses struct {
+	mu  sync.Mutex
+	ops []exclusive.Op
+}
+
+func (l *losses) Start(ctx context.Context, _ exclusive.Event) context.Context { return ctx }
+func (l *losses) End(_ context.Context, e exclusive.Event) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ops = append(l.ops, e.Op)
+}
+
+func TestLossIsObserved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var seen losses
+		k := newKeeper(t, &store{}, func(c *lease.Config) { c.NoRenew, c.Observer = true, &seen })
+		lostAfter(t, hold(t, k, "a"), time.Now())
+		synctest.Wait()
+		if !slices.Equal(seen.ops, []exclusive.Op{exclusive.OpLose}) {
+			t.Errorf("observed %v", seen.ops)
+		}
+	})
+}

@@ -1,0 +1,190 @@
+// Package run is the one skeleton of Do: what happens around work is the same
+// on every strategy.
+package run
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/exclusive-go/exclusive"
+	"github.com/exclusive-go/exclusive/internal/db"
+)
+
+// EndWait bounds how long Do waits for a grant to be given back. It runs on a
+// context that the caller's cancellation does not reach: otherwise a cancelled
+// request would leave its key held until the lease ends.
+const EndWait = 5 * time.Second
+
+// Claim is a grant as a strategy hands it to the skeleton.
+type Claim struct {
+	Grant   exclusive.Grant
+	Context context.Context // work's; its cause matches ErrLost when the grant is lost
+
+	// Committed reports whether Commit has finished the grant.
+	Committed func() bool
+	// Finish ends the grant after work returned nil without Commit.
+	Finish func(ctx context.Context) error
+	// Abandon ends it after anything else. cause is nil after a panic or
+	// runtime.Goexit.
+	Abandon func(ctx context.Context, cause error) error
+	// Ended is called last, whatever happened: the grant is over for good. It
+	// may be nil.
+	Ended func()
+}
+
+// Do validates, claims, runs work and ends the grant, in this order; see
+// exclusive.Exclusive for what it promises.
+func Do(ctx context.Context, o Observed, key string, work exclusive.Work, claim func(context.Context) (*Claim, error)) (err error) {
+	if err := exclusive.ValidateKey("do", key); err != nil {
+		return err
+	}
+	if work == nil {
+		return &exclusive.Error{Op: "do", Key: key, Kind: exclusive.ErrInvalid, Hint: "work is nil"}
+	}
+	if ctx.Err() != nil {
+		return db.CtxError(ctx, "do", key, nil)
+	}
+	ctx, end := o.Start(ctx, exclusive.Event{Op: exclusive.OpDo, Key: key})
+	// What was derived for work ends with it, at the latest.
+	cctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	c, err := claim(cctx)
+	if err != nil {
+		end(exclusive.Grant{}, err)
+		return err
+	}
+	returned := false
+	defer func() {
+		if !returned {
+			// Work panicked or called runtime.Goexit. Not recovering keeps the
+			// panic's value and stack; nobody is left to tell but the observer.
+			err = abandon(ctx, c, nil)
+		}
+		end(c.Grant, err)
+		if c.Ended != nil {
+			c.Ended()
+		}
+	}()
+	workErr := work(c.Context, c.Grant)
+	returned = true
+	return settle(ctx, key, c, workErr)
+}
+
+// settle ends the grant after work has returned, and says what came of it.
+func settle(ctx context.Context, key string, c *Claim, workErr error) error {
+	if c.Committed() {
+		if workErr != nil {
+			return &exclusive.Error{Op: "do", Key: key, Kind: exclusive.ErrFinished, Err: workErr}
+		}
+		return nil
+	}
+	if workErr == nil {
+		if lost := lostCause(c.Context); lost != nil {
+			_ = abandon(ctx, c, lost) // it is lost already
+			return lost
+		}
+		if ctx.Err() != nil {
+			// Work may have been cut short without noticing: not finished.
+			workErr = db.CtxError(ctx, "do", key, nil)
+			return join(workErr, abandon(ctx, c, workErr))
+		}
+		fctx, cancel := detach(ctx)
+		defer cancel()
+		return c.Finish(fctx)
+	}
+	// Drivers tell a cancellation in many ways, and work hands them on.
+	workErr = db.Ended(ctx, workErr)
+	lost := lostCause(c.Context)
+	if lost != nil && errors.Is(workErr, exclusive.ErrLost) {
+		lost = nil // said already
+	}
+	return join(workErr, lost, abandon(ctx, c, workErr))
+}
+
+func abandon(ctx context.Context, c *Claim, cause error) error {
+	actx, cancel := detach(ctx)
+	defer cancel()
+	err := c.Abandon(actx, cause)
+	if errors.Is(err, exclusive.ErrLost) && cause != nil && errors.Is(context.Cause(c.Context), exclusive.ErrLost) {
+		return nil // lostCause has said it
+	}
+	var e *exclusive.Error
+	if errors.As(err, &e) && errors.Is(e.Kind, exclusive.ErrUnavailable) {
+		// That sentinel says that work did not run, and it has.
+		plain := *e
+		plain.Kind, plain.Hint = nil, "the key was not given back: "+e.Hint
+		return &plain
+	}
+	return err
+}
+
+// lostCause returns why the grant was lost, or nil.
+func lostCause(ctx context.Context) error {
+	if cause := context.Cause(ctx); errors.Is(cause, exclusive.ErrLost) {
+		return cause
+	}
+	return nil
+}
+
+// join is errors.Join that leaves a single error as it is.
+func join(errs ...error) error {
+	var first error
+	n := 0
+	for _, err := range errs {
+		if err != nil {
+			if n++; n == 1 {
+				first = err
+			}
+		}
+	}
+	if n <= 1 {
+		return first
+	}
+	return errors.Join(errs...)
+}
+
+// Cause is the driver's error in err, for those who say themselves what it
+// means: ErrUnavailable would say that nothing ran.
+func Cause(err error) error {
+	var e *exclusive.Error
+	if errors.As(err, &e) && e.Err != nil {
+		return e.Err
+	}
+	return err
+}
+
+func detach(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(db.Patient(context.WithoutCancel(ctx)), EndWait)
+}
+
+// Observed names a strategy to its observer, which may be nil.
+type Observed struct {
+	Strategy string
+	Observer exclusive.Observer
+}
+
+// Start reports the beginning of an operation. The function that it returns
+// reports the end.
+func (o Observed) Start(ctx context.Context, e exclusive.Event) (context.Context, func(exclusive.Grant, error)) {
+	if o.Observer == nil {
+		return ctx, func(exclusive.Grant, error) {}
+	}
+	e.Strategy = o.Strategy
+	started := time.Now()
+	octx := o.Observer.Start(ctx, e)
+	return octx, func(g exclusive.Grant, err error) {
+		if g.ID != "" {
+			e.Grant = g
+		}
+		e.Duration, e.Err = time.Since(started), err
+		o.Observer.End(octx, e)
+	}
+}
+
+// Lose reports the end of a grant before its release.
+func (o Observed) Lose(ctx context.Context, g exclusive.Grant, err error) {
+	if o.Observer != nil {
+		o.Observer.End(ctx, exclusive.Event{Op: exclusive.OpLose, Strategy: o.Strategy, Key: g.Key, Grant: g, Err: err})
+	}
+}

@@ -1,0 +1,224 @@
+package story_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/exclusive-go/exclusive"
+	"github.com/exclusive-go/exclusive/exclusivetest"
+	"github.com/exclusive-go/exclusive/internal/story"
+)
+
+type play = func(context.Context, story.Rig, story.Guard) *story.Report
+
+var errBroken = errors.New("the rig is broken")
+
+// rig is one on the reference. aConfig is that of the holder that freezes.
+func rig(t *testing.T, aConfig exclusivetest.Config) story.Rig {
+	t.Helper()
+	db := exclusivetest.NewMemoryDB()
+	holder := func(cfg exclusivetest.Config) story.Holder {
+		m, err := exclusivetest.NewMemory(db, cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return story.Holder{Exclusive: m, Write: func(ctx context.Context, g exclusive.Grant, value string, between func()) error {
+			return db.InTx(ctx, func(ctx context.Context, tx *exclusivetest.MemoryTx) error {
+				if err := m.Check(ctx, tx, g); err != nil {
+					return err
+				}
+				between()
+				return tx.Put(ctx, g.Key, value)
+			})
+		}}
+	}
+	return story.Rig{
+		Key: "k",
+		A:   holder(aConfig), B: holder(exclusivetest.Config{}),
+		Unguarded: func(ctx context.Context, key, value string) error {
+			return db.InTx(ctx, func(ctx context.Context, tx *exclusivetest.MemoryTx) error { return tx.Put(ctx, key, value) })
+		},
+		Read:   func(_ context.Context, key string) (string, error) { return db.Get(key), nil },
+		BackUp: db.BackUpData,
+	}
+}
+
+var frozen = exclusivetest.Config{TTL: 200 * time.Millisecond, NoRenew: true}
+
+func TestTimeline(t *testing.T) {
+	for guard, want := range map[story.Guard]string{
+		story.GuardOn: `
+     0 ms  A      gets the lease (token 1) for 200 ms
+     0 ms  A      freezes for 500 ms
+   200 ms  B      gets the lease (token 2), after waiting 200 ms
+   200 ms  B      writes "report by B" (token 2): stored
+   500 ms  A      comes late and writes "report by A" (token 1): REFUSED (ErrFenced)
+   500 ms  store  has "report by B" in the end
+`,
+		story.GuardOff: `
+     0 ms  A      gets the lease (token 1) for 200 ms
+     0 ms  A      freezes for 500 ms
+   200 ms  B      gets the lease (token 2), after waiting 200 ms
+   200 ms  B      writes "report by B" (token 2): stored
+   500 ms  A      comes late and writes "report by A" (token 1): STORED, the newer result is gone
+   500 ms  store  has "report by A" in the end
+`,
+	} {
+		t.Run(guard.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				report := story.Zombie(t.Context(), rig(t, frozen), guard)
+				if err := report.Failure(); err != nil {
+					t.Error(err)
+				}
+				if got := "\n" + report.Timeline(); got != want {
+					t.Errorf("timeline:%s\nwant:%s", got, want)
+				}
+				for _, e := range report.Events {
+					if e.Actor == "B" && e.Kind == story.Lease && e.Until != e.At {
+						t.Errorf("B's lease is drawn until %v although B gave it back at %v", e.Until, e.At)
+					}
+				}
+			})
+		})
+	}
+}
+
+// A rig that does not work must not pass for a promise that was held, nor for
+// one that was broken.
+func TestBrokenRigs(t *testing.T) {
+	stories := map[string]play{
+		"zombie": story.Zombie, "check": story.CheckThenWrite,
+		"issuer": story.IssuerRestored, "destination": story.DestinationRestored,
+	}
+	for _, c := range []struct {
+		name    string
+		stories []string // all, if there are none
+		break_  func(r *story.Rig)
+		want    string
+	}{
+		{"A renews", []string{"zombie", "destination"}, func(r *story.Rig) {
+			r.A = rig(t, exclusivetest.Config{TTL: time.Second}).A
+			r.B.Exclusive = r.A.Exclusive
+		}, "is A's lease renewed?"},
+		{"A's lease is long", []string{"zombie", "check", "destination"}, func(r *story.Rig) { r.A = r.B }, "use a short one"},
+		{"nothing can be read", nil, func(r *story.Rig) {
+			r.Read = func(context.Context, string) (string, error) { return "", errBroken }
+		}, "read what is stored"},
+		{"B's write fails", nil, func(r *story.Rig) {
+			r.B.Write = func(context.Context, exclusive.Grant, string, func()) error { return errBroken }
+		}, "holder B has the key, and its write fails"},
+		{"between is not called", nil, func(r *story.Rig) {
+			r.B.Write = func(ctx context.Context, g exclusive.Grant, value string, _ func()) error {
+				return r.Unguarded(ctx, g.Key, value)
+			}
+		}, "called between 0 times"},
+		{"A's first write fails", []string{"issuer", "destination"}, func(r *story.Rig) {
+			r.A.Write = func(context.Context, exclusive.Grant, string, func()) error { return errBroken }
+		}, "holder A has the key, and its write fails"},
+		{"no backup", []string{"issuer", "destination"}, func(r *story.Rig) {
+			r.BackUp = func(context.Context) (func(context.Context) error, error) { return nil, errBroken }
+		}, "up: the rig is broken"},
+		{"no restore", []string{"issuer", "destination"}, func(r *story.Rig) {
+			r.BackUp = func(context.Context) (func(context.Context) error, error) {
+				return func(context.Context) error { return errBroken }, nil
+			}
+		}, "restore the"},
+		{"no key", nil, func(r *story.Rig) { r.Key = "" }, "does not get the key"},
+	} {
+		for name, play := range stories {
+			if c.stories != nil && !slices.Contains(c.stories, name) {
+				continue
+			}
+			t.Run(c.name+"/"+name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					r := rig(t, frozen)
+					c.break_(&r)
+					report := play(t.Context(), r, story.GuardOn)
+					if report.Err == nil || !strings.Contains(report.Failure().Error(), c.want) {
+						t.Errorf("%v\n%s", report.Failure(), report.Timeline())
+					}
+				})
+			})
+		}
+	}
+}
+
+// A write that fails is not a write that was refused: the one may be tried
+// again, the other must not.
+func TestFailureIsNoRefusal(t *testing.T) {
+	for name, play := range map[string]play{"zombie": story.Zombie, "check": story.CheckThenWrite} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := rig(t, frozen)
+				r.A.Write = func(context.Context, exclusive.Grant, string, func()) error { return errBroken }
+				err := play(t.Context(), r, story.GuardOn).Failure()
+				if err == nil || !strings.Contains(err.Error(), "failed instead of being refused") {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// A guard may let the successor get the key and have its write wait for the
+// transaction of the one before, as a mark does.
+func TestSuccessorWaitsAtItsWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := rig(t, frozen)
+		guards := exclusivetest.NewMemoryDB() // marks, beside the leases
+		for _, h := range []*story.Holder{&r.A, &r.B} {
+			h.Write = func(ctx context.Context, g exclusive.Grant, value string, between func()) error {
+				return guards.InTx(ctx, func(ctx context.Context, tx *exclusivetest.MemoryTx) error {
+					if err := tx.Put(ctx, g.Key, "mark"); err != nil {
+						return err
+					}
+					between()
+					return r.Unguarded(ctx, g.Key, value)
+				})
+			}
+		}
+		report := story.CheckThenWrite(t.Context(), r, story.GuardOn)
+		if err := report.Failure(); err != nil {
+			t.Errorf("%v\n%s", err, report.Timeline())
+		}
+	})
+}
+
+func TestNotTimeBound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := rig(t, frozen)
+		r.A.Exclusive = endless{}
+		if err := story.Zombie(t.Context(), r, story.GuardOn).Err; !errors.Is(err, story.ErrNotTimeBound) {
+			t.Error(err)
+		}
+	})
+}
+
+// endless hands out grants that do not expire.
+type endless struct{}
+
+func (endless) Promises() exclusive.Promises { return exclusive.Promises{} }
+
+func (endless) Do(ctx context.Context, key string, work exclusive.Work) error {
+	return work(ctx, exclusive.Grant{Key: key, ID: "id"})
+}
+
+// A call that is refused as wrong, although nothing has finished the grant, is a
+// mistake of the rig's, and proves nothing about the guard.
+func TestWrongCallIsNoRefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := rig(t, exclusivetest.Config{TTL: 200 * time.Millisecond, NoRenew: true})
+		r.A.Write = func(context.Context, exclusive.Grant, string, func()) error {
+			return &exclusive.Error{Op: "check", Kind: exclusive.ErrInvalid}
+		}
+		err := story.Zombie(t.Context(), r, story.GuardOn).Failure()
+		if err == nil || !strings.Contains(err.Error(), "failed instead of being refused") {
+			t.Errorf("the verdict is %v", err)
+		}
+	})
+}

@@ -1,0 +1,149 @@
+// Package strategy is what the SQL strategies share: which SQL a server takes,
+// how statements and transactions are run on it, and how their failures are
+// told to callers.
+package strategy
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/exclusive-go/exclusive"
+	"github.com/exclusive-go/exclusive/internal/db"
+)
+
+// Server is a database and the SQL that a strategy runs on it: S is the
+// strategy's own set of statements for one dialect.
+type Server[Tx, S any] struct {
+	DB db.DB[Tx]
+
+	// Mend says what to do about ErrSchema.
+	Mend string
+
+	// Keys are the columns of our own tables that hold keys.
+	Keys KeyColumns
+
+	texts func(db.Dialect) S
+	ready func(context.Context, db.Runner, S) error
+
+	mu      sync.Mutex
+	dialect db.Dialect
+	sql     *S // nil until the server has told its dialect
+	checked bool
+}
+
+// NewServer makes a Server. texts makes the statements for a dialect; ready
+// fails if the schema is not as they need it. strategy names the migrations; for
+// the application's own tables set Mend.
+func NewServer[Tx, S any](d db.DB[Tx], strategy string, texts func(db.Dialect) S, ready func(context.Context, db.Runner, S) error) *Server[Tx, S] {
+	return &Server[Tx, S]{DB: d, Mend: "the " + strategy + " files of package migrations (exclusive migrations check says what differs)", texts: texts, ready: ready}
+}
+
+// SQL returns the statements for this server. The first time it asks, through
+// via, which dialect it speaks.
+func (s *Server[Tx, S]) SQL(ctx context.Context, via db.Runner) (S, error) {
+	s.mu.Lock()
+	sql := s.sql
+	s.mu.Unlock()
+	if sql != nil {
+		return *sql, nil
+	}
+	dialect, err := s.DB.Dialect(ctx, via)
+	if err == nil && (dialect == db.MySQL || dialect == db.MariaDB) {
+		err = s.Keys.check(ctx, via)
+	}
+	if err != nil {
+		return *new(S), err
+	}
+	texts := s.texts(dialect)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sql == nil { // the first counts: ready may have completed it by now
+		s.dialect, s.sql = dialect, &texts
+	}
+	return *s.sql, nil
+}
+
+// KeyColumns are the columns that hold keys, each as "table.column" without the
+// prefix.
+type KeyColumns struct {
+	Schema, Prefix string
+	Columns        []string
+}
+
+// check fails if a column on MySQL or MariaDB is not what the migrations make: a
+// shorter one would cut keys where sql_mode is not strict, and one with a collation
+// would take different keys for the same. (PostgreSQL and SQLite do neither to
+// bytes.) Tables that are missing show at their first use.
+func (k KeyColumns) check(ctx context.Context, via db.Runner) error {
+	if len(k.Columns) == 0 {
+		return nil
+	}
+	var schema any // NULL: that of the connection
+	if k.Schema != "" {
+		schema = k.Schema
+	}
+	args := []any{schema, int64(exclusive.MaxKeyBytes)}
+	for _, name := range k.Columns {
+		table, column, _ := strings.Cut(name, ".")
+		args = append(args, k.Prefix+table, column)
+	}
+	names, err := Strings(ctx, via, `SELECT CONCAT(TABLE_NAME, '.', COLUMN_NAME) FROM information_schema.COLUMNS
+		WHERE TABLE_SCHEMA = COALESCE(?, DATABASE())
+		AND (DATA_TYPE <> 'varbinary' OR CHARACTER_MAXIMUM_LENGTH < ?)
+		AND (TABLE_NAME, COLUMN_NAME) IN (`+strings.Repeat(", (?, ?)", len(k.Columns))[2:]+`)`, args)
+	if err == nil && len(names) > 0 {
+		err = &exclusive.Error{Op: "check the schema", Kind: exclusive.ErrSchema,
+			Hint: fmt.Sprintf("%s must be VARBINARY(%d), as the migration makes it: otherwise the server may take two keys for one", strings.Join(names, " and "), exclusive.MaxKeyBytes)}
+	}
+	return err
+}
+
+// Checked is SQL after the schema was found to be as it must be, once.
+func (s *Server[Tx, S]) Checked(ctx context.Context) (S, error) {
+	sql, err := s.SQL(ctx, s.DB)
+	if err != nil {
+		return sql, err
+	}
+	s.mu.Lock()
+	checked := s.checked
+	s.mu.Unlock()
+	if checked {
+		return sql, nil
+	}
+	if err := s.ready(ctx, s.DB, sql); err != nil {
+		return sql, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.checked = true
+	return sql, nil
+}
+
+// Within prepares to run statements in the caller's transaction.
+func (s *Server[Tx, S]) Within(ctx context.Context, op, key string, tx Tx) (sql S, r db.Runner, err error) {
+	r, err = s.DB.Within(tx)
+	if err != nil {
+		return sql, nil, &exclusive.Error{Op: op, Key: key, Kind: exclusive.ErrInvalid, Err: err}
+	}
+	sql, err = s.SQL(ctx, r)
+	if err != nil {
+		return sql, nil, s.Fail(ctx, op, key, err)
+	}
+	return sql, r, nil
+}
+
+// RowLocked reports whether err says that a transaction has locked the row of a
+// claim, which only a holder's or a rival's does. (On PostgreSQL claims skip
+// locked rows: there it is a table lock. SQLite locks the whole database.)
+func (s *Server[Tx, S]) RowLocked(err error) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return (s.dialect == db.MySQL || s.dialect == db.MariaDB) && s.DB.Classify(err) == db.Locked
+}
+
+// Fail turns a driver's error into the one that callers tell apart.
+func (s *Server[Tx, S]) Fail(ctx context.Context, op, key string, err error) error {
+	return db.Fail(ctx, s.DB, op, key, s.Mend, err)
+}
