@@ -1,0 +1,4 @@
+-- exclusive: fencing_lease for mariadb, version 1
+-- Ends every lease and forgets every token. Stop all holders first: nothing here
+-- tells them that another can get their key.
+DROP TABLE exclusive_lease;

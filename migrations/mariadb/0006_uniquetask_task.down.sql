@@ -1,0 +1,3 @@
+-- exclusive: uniquetask_task for mariadb, version 1
+-- Forgets every run and its result: what was done can be done again.
+DROP TABLE exclusive_task;

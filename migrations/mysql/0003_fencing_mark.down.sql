@@ -1,0 +1,4 @@
+-- exclusive: fencing_mark for mysql, version 1
+-- Forgets whom this destination has accepted: a holder from before is accepted
+-- again. Stop all holders first.
+DROP TABLE exclusive_mark;

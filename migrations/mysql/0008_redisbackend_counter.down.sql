@@ -1,0 +1,3 @@
+-- exclusive: redisbackend_counter for mysql, version 1
+-- Tokens would begin again: destinations that remember marks refuse them then.
+DROP TABLE exclusive_counter;

@@ -1,0 +1,3 @@
+-- exclusive: fencing_op for postgres, version 1
+-- Forgets what was applied: a repeated operation is applied a second time.
+DROP TABLE exclusive_op;

@@ -1,0 +1,3 @@
+-- exclusive: uniquetask_floor for sqlite, version 1
+-- Forgets where tokens begin: those of runs that were removed can come again.
+DROP TABLE exclusive_task_floor;
