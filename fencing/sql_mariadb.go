@@ -1,0 +1,60 @@
+package fencing
+
+import (
+	"context"
+
+	"github.com/exclusive-go/exclusive"
+	"github.com/exclusive-go/exclusive/internal/db"
+	"github.com/exclusive-go/exclusive/internal/strategy"
+)
+
+type mariadb struct {
+	mysqlFamily
+	readyQ, acquireQ string
+}
+
+func newMariaDB(n names) dialect {
+	f := n.text(strategy.MySQLNow)
+	m := &mariadb{
+		mysqlFamily: newMySQLFamily(f),
+		readyQ:      f(`SELECT cache_size, cycle_option FROM {token} WHERE NOT EXISTS (SELECT 1 FROM {lease} WHERE FALSE)`),
+
+		// One statement for new keys and known ones, refused or not: RETURNING
+		// shows the row as it stands (manual, "INSERT...RETURNING"). grant_id
+		// decides, once, and what follows looks at it: grant ids never repeat.
+		// The token is drawn, and compared with the last one in case the
+		// sequence went back, while the row is locked; the number drawn in
+		// VALUES is used only if no row exists. A locked row is held:
+		// do not wait for a Commit that is under way.
+		acquireQ: f(`SET STATEMENT innodb_lock_wait_timeout = 0 FOR
+			INSERT INTO {lease} (lease_key, grant_id, holder, token, attempt, acquired_at, expires_at)
+			VALUES (?, ?, ?, NEXTVAL({token}), 1, {now}, {now} + ?)
+			ON DUPLICATE KEY UPDATE
+				attempt = IF(grant_id = ? OR expires_at > {now}, attempt, attempt + 1),
+				grant_id = IF(grant_id = ? OR expires_at <= {now}, ?, grant_id),
+				token = IF(grant_id = ?, GREATEST(NEXTVAL({token}), token + 1), token),
+				holder = IF(grant_id = ?, ?, holder),
+				acquired_at = IF(grant_id = ?, {now}, acquired_at),
+				expires_at = IF(grant_id = ?, {now} + ?, expires_at)
+			RETURNING {columns}`),
+	}
+	m.renewQ += " RETURNING grant_id"
+	m.pruning(db.MariaDB, f)
+	m.floorQ = f(`SELECT next_not_cached_value - 1 FROM {token}`)
+	return m
+}
+
+func (m *mariadb) ready(ctx context.Context, r db.Runner) error {
+	return sequenceReady(ctx, r, m.readyQ, "ALTER SEQUENCE … NOCACHE NOCYCLE")
+}
+
+func (m *mariadb) acquire(ctx context.Context, r db.Runner, a acquisition) (got acquired, err error) {
+	_, err = strategy.One(ctx, r, m.acquireQ, []any{[]byte(a.key), a.id, a.holder, a.ttl,
+		a.id, a.id, a.id, a.id, a.id, a.holder, a.id, a.id, a.ttl}, got.row.scan)
+	got.won = got.row.id == a.id
+	return got, err
+}
+
+func (m *mariadb) renew(ctx context.Context, r db.Runner, grants []exclusive.Grant, ttl int64) ([]string, error) {
+	return strategy.Strings(ctx, r, strategy.PairText(m.renewQ, grants), append(strategy.Pairs(grants), ttl))
+}
