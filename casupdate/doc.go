@@ -1,0 +1,72 @@
+// Package casupdate claims rows of the application's own table by a change of
+// their state: UPDATE … SET state = 'PROCESSING' WHERE id = … AND state =
+// 'PENDING'. There is no table of ours and no migration.
+//
+// # Promised
+//
+//   - OneWinner: of all who claim a row at the same moment one gets it.
+//   - OneAtATime: while a row is claimed nobody else gets it.
+//   - OncePerKey: a row that is done is not claimed again.
+//   - InTx: Commit stores the result and "done" in one transaction.
+//   - RefusesStale, with TokenColumn and GrantColumn: Commit and Check of a
+//     former holder are refused.
+//
+// With a TTL a claim can be taken over when its holder has vanished. Then
+// TimeBound stands in place of OneAtATime: a holder that is paused past its
+// Grant.Expires may overlap with the next one, whose Commit then counts.
+//
+// # Not promised
+//
+//   - Without a TTL nothing frees the row of a process that has died. Set it
+//     back with Transition, when you know that the process is gone.
+//   - Without a GrantColumn a row does not know who has claimed it. If it was
+//     set back and claimed again its former holder can finish it, or give it
+//     back, under the new one. If the answer to a claim is lost the row stays
+//     claimed, and nobody can tell whose it is. database/sql sends a statement
+//     again when the driver reports a bad connection: then such a claim is told
+//     as ErrHeld.
+//   - Statements of the application's own that change the state, the token or
+//     the grant are not checked. Use Transition.
+//   - Effects outside the database are not undone.
+//
+// # States
+//
+//	From ──Do──▶ Claimed ──work returned nil, or Commit──▶ Done
+//	               │ ▲ └──work failed, and Failed is set──▶ Failed
+//	               │ └──the TTL has passed: taken over, next token
+//	               └──work failed, or its context ended──▶ From
+//
+// Transition makes the others, as far as Config.Transitions declares them.
+//
+// # Failures
+//
+//	the process dies in work     with a TTL: taken over; without: stays Claimed
+//	ctx ends in work             the row goes back to From, on a context of its own
+//	panic, runtime.Goexit        the row goes to Failed or From; the panic goes on
+//	the answer to a claim,       with a GrantColumn: sent again, and its own effect
+//	  finish or transition lost    recognized; without: see above, ErrOutcomeUnknown
+//	the answer to COMMIT lost    looked up in the row
+//	finish fails                 ErrOutcomeUnknown; the row may still be Claimed
+//	renewal fails                repeated until the TTL has almost passed; then
+//	                               work's context ends with ErrLost
+//	a transaction has the row    ErrHeld at once; Transition waits
+//
+// # Cost
+//
+// Do is two round trips, the claim and the finish; with Commit they are the
+// claim and the transaction, which with pgx begins and finishes the row in one.
+// A refused claim is one round trip on PostgreSQL, two elsewhere, and writes
+// nothing. No connection is held while work runs. All claims of a process that
+// have a TTL are renewed by one statement.
+//
+// # Schema
+//
+// The columns are the application's; see Config for their types. The key's
+// columns need a unique index, and on MySQL and MariaDB text keys a character
+// set that has every character of a key (utf8mb4). These are for a table that
+// has none of them yet:
+//
+//	ALTER TABLE job ADD COLUMN token bigint;           -- TokenColumn
+//	ALTER TABLE job ADD COLUMN grant_id varchar(64);   -- GrantColumn
+//	ALTER TABLE job ADD COLUMN expires_at bigint;      -- ExpiresColumn
+package casupdate

@@ -1,0 +1,56 @@
+package casupdate
+
+import "github.com/exclusive-go/exclusive/internal/strategy"
+
+var postgresTexts = texts{
+	now:          strategy.PostgresNow,
+	timestamp:    `clock_timestamp()`,
+	stateText:    `{state}::text`,
+	claimReturns: true,
+	renewReturns: true,
+	bytesAsText:  true,
+	touch:        `{:value}`,
+
+	// "C" compares bytes, also where the column's own collation is not
+	// deterministic or the type is citext.
+	exactly: `{column}::text COLLATE "C" = {:bytes}::text`,
+
+	//   - A row that is not free is refused by a plain read: no row lock, no
+	//     write.
+	//   - SKIP LOCKED: an UPDATE alone would wait, with a connection in its
+	//     hands, for a Commit that is under way. NO KEY UPDATE is what the UPDATE
+	//     takes too; the rows that refer to this one by a foreign key do not
+	//     matter.
+	//   - The UPDATE has the condition again: it sees the row as it is, the
+	//     sub-select perhaps as it was.
+	//   - A refused claim says why in the same round trip.
+	claim: `WITH got AS (
+			UPDATE {table} SET {claim} WHERE {row} AND {free}
+			AND EXISTS (SELECT FROM {table} WHERE {row} AND {free} FOR NO KEY UPDATE SKIP LOCKED)
+			RETURNING {columns}
+		)
+		SELECT 1, got.* FROM got
+		UNION ALL
+		SELECT 0, {columns} FROM {table} WHERE {row} AND NOT EXISTS (SELECT FROM got)`,
+
+	finish:     finishText,
+	revert:     revertText,
+	fail:       failText,
+	prove:      proveText + ` FOR NO KEY UPDATE`,
+	read:       readText,
+	lockedRead: readText + ` FOR NO KEY UPDATE`,
+
+	// SKIP LOCKED: one row in a long transaction must not hold up the renewal
+	// of all others.
+	renew: `WITH mine AS (
+			SELECT {keys} FROM {table} WHERE {state} = {:claimed} AND ({batch}) FOR NO KEY UPDATE SKIP LOCKED
+		)
+		UPDATE {table} SET {expires} = GREATEST({expires}, {now} + {:ttl}){raise}
+		FROM mine WHERE {same_keys} RETURNING {grant}`,
+
+	transition: `UPDATE {table} SET {state} = {touch}{stamp}{raise}{set} WHERE {row} AND {from}`,
+
+	update:        `UPDATE {table} SET {version} = {version} + 1{set} WHERE {row} AND {version} = {:version}`,
+	version:       versionText,
+	lockedVersion: versionText + ` FOR NO KEY UPDATE`,
+}
