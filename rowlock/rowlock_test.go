@@ -1,0 +1,334 @@
+package rowlock
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/exclusive-go/exclusive"
+	"github.com/exclusive-go/exclusive/internal/db"
+)
+
+// fake is a server of MySQL's dialect that does what the test says. A
+// transaction is its number.
+type fake struct {
+	readOnly bool
+	commit   error
+	undo     error
+
+	mu    sync.Mutex // probes come from another goroutine
+	probe error
+
+	begun, rolledBack int
+	statements        []string
+}
+
+func (f *fake) Dialect(context.Context, db.Runner) (db.Dialect, error) { return db.MySQL, nil }
+func (f *fake) MaxConns() int                                          { return 0 }
+func (f *fake) Begin(context.Context) (int, error)                     { f.begun++; return f.begun, nil }
+func (f *fake) Within(int) (db.Runner, error)                          { return f, nil }
+func (f *fake) Commit(context.Context, int) error                      { return f.commit }
+func (f *fake) Rollback(int) error                                     { f.rolledBack++; return nil }
+
+var errDeadlock, errGone = errors.New("deadlock"), errors.New("connection broke")
+
+func (f *fake) Classify(err error) db.Class {
+	switch {
+	case errors.Is(err, errDeadlock):
+		return db.Conflict
+	case errors.Is(err, errGone):
+		return db.Disconnected
+	}
+	return db.Network(err)
+}
+
+func (f *fake) Exec(_ context.Context, query string, _ ...any) (db.Result, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.statements = append(f.statements, query)
+	if query == undo {
+		return db.Result{}, f.undo
+	}
+	return db.Result{}, nil
+}
+
+func (f *fake) Query(_ context.Context, query string, _ []any, each func(db.Scan) error) error {
+	if strings.Contains(query, "information_schema") {
+		return nil // the key's column is as it must be
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.statements = append(f.statements, query)
+	if query == probeQ {
+		return f.probe
+	}
+	return each(func(dest ...any) error { *dest[0].(*bool) = !f.readOnly; return nil })
+}
+
+func locks(t *testing.T, f *fake, cfg Config) *Locks[int] {
+	t.Helper()
+	l, err := New(f, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func nothing(context.Context, exclusive.Grant) error { return nil }
+
+// wantErr wants err to match each of kinds.
+func wantErr(t *testing.T, err error, kinds ...error) {
+	t.Helper()
+	for _, kind := range kinds {
+		if !errors.Is(err, kind) {
+			t.Errorf("%v; want an error that matches %q", err, kind)
+		}
+	}
+}
+
+// A replica that takes no writes still locks rows, which excludes nobody.
+func TestReadOnlyServer(t *testing.T) {
+	f := &fake{readOnly: true}
+	l := locks(t, f, Config{})
+	work := func(context.Context, exclusive.Grant) error { t.Error("work ran"); return nil }
+	wantErr(t, l.Do(t.Context(), "k", work), exclusive.ErrUnavailable, errReadOnly)
+	f.readOnly = false // it was promoted
+	if err := l.Do(t.Context(), "k", nothing); err != nil {
+		t.Error(err)
+	}
+	if f.begun != 2 || f.rolledBack != 1 {
+		t.Errorf("%d transactions, %d rolled back", f.begun, f.rolledBack)
+	}
+}
+
+// A COMMIT that fails is never told as success.
+func TestCommitFails(t *testing.T) {
+	for _, c := range []struct {
+		commit            error
+		do, doWithoutWork error
+	}{
+		{errDeadlock, exclusive.ErrConflict, exclusive.ErrConflict}, // as a cluster says it
+		{db.NotCommitted(errGone), exclusive.ErrLost, exclusive.ErrLost},
+		{db.CommitError(&fake{}, errGone), exclusive.ErrOutcomeUnknown, exclusive.ErrLost},
+	} {
+		l := locks(t, &fake{commit: c.commit}, Config{})
+		err := l.Run(t.Context(), "k", func(context.Context, int, exclusive.Grant) error { return nil })
+		wantErr(t, err, c.do, c.commit)
+		wantErr(t, l.Do(t.Context(), "k", nothing), c.doWithoutWork, c.commit)
+		err = l.Do(t.Context(), "k", func(ctx context.Context, g exclusive.Grant) error {
+			_ = l.Commit(ctx, g, func(context.Context, int) error { return nil })
+			if ctx.Err() == nil {
+				t.Error("work goes on without a lock")
+			}
+			return nil // work that overlooks the error
+		})
+		wantErr(t, err, c.do)
+	}
+}
+
+func TestProbe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		l := locks(t, f, Config{Probe: 100 * time.Millisecond})
+		started := time.Now()
+		err := l.Do(t.Context(), "k", func(ctx context.Context, g exclusive.Grant) error {
+			time.Sleep(350 * time.Millisecond)
+			f.mu.Lock()
+			if n := len(f.statements); n != 4 { // the lock, and three probes
+				t.Errorf("%d statements", n)
+			}
+			f.probe = errGone
+			f.mu.Unlock()
+			<-ctx.Done()
+			wantErr(t, context.Cause(ctx), exclusive.ErrLost, errGone)
+			if passed := time.Since(started); passed != 400*time.Millisecond {
+				t.Errorf("told after %v", passed)
+			}
+			wantErr(t, l.Commit(context.WithoutCancel(ctx), g, func(context.Context, int) error { t.Error("apply ran"); return nil }), exclusive.ErrLost)
+			return nil
+		})
+		wantErr(t, err, exclusive.ErrLost)
+		if f.rolledBack != 1 {
+			t.Errorf("rolled back %d times", f.rolledBack)
+		}
+	})
+}
+
+// What ends the transaction in apply ends the grant, and is told as what it is.
+func TestApplyEndsTheTransaction(t *testing.T) {
+	business := errors.New("business error")
+	for _, c := range []struct{ apply, want, not error }{
+		{errDeadlock, exclusive.ErrConflict, exclusive.ErrLost},
+		{business, exclusive.ErrLost, exclusive.ErrConflict},
+		{context.Canceled, context.Canceled, exclusive.ErrLost},
+	} {
+		f := &fake{undo: errGone}
+		l := locks(t, f, Config{})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		err := l.Do(ctx, "k", func(ctx context.Context, g exclusive.Grant) error {
+			err := l.Commit(ctx, g, func(context.Context, int) error {
+				if c.apply == context.Canceled {
+					cancel()
+				}
+				return c.apply
+			})
+			wantErr(t, err, c.apply)
+			wantErr(t, l.Commit(context.WithoutCancel(ctx), g, func(context.Context, int) error { t.Error("apply ran"); return nil }), exclusive.ErrLost)
+			return err
+		})
+		wantErr(t, err, c.apply, c.want)
+		if errors.Is(err, c.not) {
+			t.Errorf("%v matches %q", err, c.not)
+		}
+		if f.rolledBack != 1 {
+			t.Errorf("rolled back %d times", f.rolledBack)
+		}
+	}
+}
+
+// While apply uses the transaction nobody probes it: drivers do not allow two at
+// once.
+func TestNoProbeDuringApply(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		l := locks(t, f, Config{Probe: 10 * time.Millisecond})
+		err := l.Run(t.Context(), "k", func(context.Context, int, exclusive.Grant) error {
+			time.Sleep(time.Second)
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		for _, s := range f.statements {
+			if s == probeQ {
+				t.Error("probed")
+			}
+		}
+	})
+}
+
+// Work returns while its Commit still runs in a goroutine that it has left
+// behind: nothing is committed.
+func TestCommitLeftBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{commit: errors.New("committed")}
+		l := locks(t, f, Config{})
+		late := make(chan error, 1)
+		err := l.Do(t.Context(), "k", func(ctx context.Context, g exclusive.Grant) error {
+			go func() {
+				late <- l.Commit(context.WithoutCancel(ctx), g, func(context.Context, int) error {
+					time.Sleep(time.Minute)
+					return nil
+				})
+			}()
+			synctest.Wait()
+			return nil
+		})
+		wantErr(t, err, exclusive.ErrLost)
+		wantErr(t, <-late, exclusive.ErrLost)
+		if f.rolledBack != 1 {
+			t.Errorf("rolled back %d times", f.rolledBack)
+		}
+	})
+}
+
+func TestNothingIsKept(t *testing.T) {
+	f := &fake{}
+	l := locks(t, f, Config{})
+	end := map[string]exclusive.Work{
+		"done": nothing,
+		"commit": func(ctx context.Context, g exclusive.Grant) error {
+			return l.Commit(ctx, g, func(context.Context, int) error { return nil })
+		},
+		"failed": func(context.Context, exclusive.Grant) error { return errGone },
+	}
+	for what, work := range end {
+		_ = l.Do(t.Context(), "k", work)
+		if len(l.byID) != 0 || len(l.lines) != 0 || l.open != 0 {
+			t.Errorf("%s: %d grants, %d lines, %d transactions are left", what, len(l.byID), len(l.lines), l.open)
+		}
+	}
+}
+
+func TestBadCalls(t *testing.T) {
+	f := &fake{}
+	l := locks(t, f, Config{})
+	ctx, g := t.Context(), exclusive.Grant{Key: "k", ID: "id"}
+	apply := func(context.Context, int) error { return nil }
+	for what, err := range map[string]error{
+		"empty key":         l.Do(ctx, "", nothing),
+		"long key":          l.Do(ctx, strings.Repeat("k", exclusive.MaxKeyBytes+1), nothing),
+		"no work":           l.Do(ctx, "k", nil),
+		"run without work":  l.Run(ctx, "k", nil),
+		"all without work":  l.DoAll(ctx, []string{"k"}, nil),
+		"no apply":          l.Commit(ctx, g, nil),
+		"commit, empty key": l.Commit(ctx, exclusive.Grant{ID: "id"}, apply),
+		"commit, no id":     l.Commit(ctx, exclusive.Grant{Key: "k"}, apply),
+	} {
+		if !errors.Is(err, exclusive.ErrInvalid) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	wantErr(t, l.Commit(ctx, g, apply), exclusive.ErrLost) // not of this process
+	if f.begun != 0 || f.statements != nil {
+		t.Error("the server was asked")
+	}
+}
+
+func TestConfig(t *testing.T) {
+	own := Config{Table: "t", KeyColumns: []string{"id"}}
+	with := func(change func(*Config)) Config { c := own; change(&c); return c }
+	for what, cfg := range map[string]Config{
+		"zero": {},
+		"own":  own,
+		"several": with(func(c *Config) {
+			c.KeyColumns = []string{"a", "b"}
+			c.KeyValues = func(string) ([]any, error) { return nil, nil }
+		}),
+		"where":          with(func(c *Config) { c.Where, c.OrderBy = "done_at IS NULL AND kind = 'x'", []string{"due"} }),
+		"wait and probe": {Wait: time.Hour, Probe: time.Second},
+	} {
+		if _, err := New(&fake{}, cfg); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	for what, c := range map[string]struct {
+		cfg  Config
+		want []string
+	}{
+		"all at once":     {Config{Wait: -1, Prefix: "a;", Schema: `"`, KeyColumns: []string{"id"}, Probe: 1}, []string{"Wait", "Prefix", "Schema", "need a Table", "Probe"}},
+		"no columns":      {Config{Table: "t"}, []string{"KeyColumns is empty"}},
+		"several":         {with(func(c *Config) { c.KeyColumns = []string{"a", "b"} }), []string{"need KeyValues"}},
+		"bad names":       {with(func(c *Config) { c.Table, c.KeyColumns, c.OrderBy = "a`", []string{""}, []string{"x\n"} }), []string{"Table", "KeyColumns", "OrderBy"}},
+		"prefix":          {with(func(c *Config) { c.Prefix = "p" }), []string{"Prefix"}},
+		"two statements":  {with(func(c *Config) { c.Where = "1 = 1; DROP TABLE t" }), []string{"Where"}},
+		"placeholder":     {with(func(c *Config) { c.Where = "id = ?" }), []string{"Where"}},
+		"comment":         {with(func(c *Config) { c.Where = "true --" }), []string{"Where"}},
+		"probe and not":   {Config{Probe: time.Second, NoProbe: true}, []string{"NoProbe"}},
+		"probe too often": {Config{Probe: time.Microsecond}, []string{"Probe"}},
+	} {
+		_, err := New(&fake{}, c.cfg)
+		wantErr(t, err, exclusive.ErrInvalid)
+		for _, want := range c.want {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v does not say %q", what, err, want)
+			}
+		}
+	}
+}
+
+func TestPromises(t *testing.T) {
+	var x exclusive.Transactional[int] = locks(t, &fake{}, Config{})
+	need := exclusive.Promises{OneWinner: true, OneAtATime: true, RefusesStale: true, InTx: true}
+	if err := exclusive.Require(x, need); err != nil {
+		t.Error(err)
+	}
+	if p := x.Promises(); p.OncePerKey {
+		t.Error("promises that work runs once")
+	}
+}
