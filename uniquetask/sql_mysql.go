@@ -1,0 +1,143 @@
+package uniquetask
+
+import (
+	"context"
+
+	"github.com/exclusive-go/exclusive"
+	"github.com/exclusive-go/exclusive/internal/db"
+	"github.com/exclusive-go/exclusive/internal/lease"
+	"github.com/exclusive-go/exclusive/internal/strategy"
+)
+
+// mysqlFamily is what MySQL and MariaDB do alike.
+type mysqlFamily struct {
+	common
+	claimQ, renewQ string
+}
+
+func newMySQLFamily(x texter, task []byte) mysqlFamily {
+	const claimable = `(state <> 'done' AND free_at <= {now} AND attempt < c.most)`
+	m := mysqlFamily{
+		// One statement for new runs and known ones. The columns of ON
+		// DUPLICATE KEY UPDATE are assigned from left to right, each seeing
+		// the assignments before it. grant_id decides, once, and what follows
+		// looks at it: grant ids never repeat. What is claimable is asked again
+		// after that, so state, attempt and free_at come last.
+		//
+		// The answer goes through LAST_INSERT_ID(expr), which comes back with
+		// it (MySQL manual, "Information Functions"), since counts of affected
+		// rows depend on the DSN. It has room for one number: token and attempt
+		// are packed into it. 0 says refused; then nothing is written.
+		//
+		// LOCK IN SHARE MODE: see common.raise. In both dialects it reads the
+		// present.
+		//
+		// MySQL cannot be told here not to wait for a locked row, so the
+		// statement takes no row over if it has waited longer than its caller
+		// did.
+		claimQ: x.text(`INSERT INTO {task} (task, run, state, grant_id, holder, token, attempt, started_at, ended_at, free_at, error, history)
+			SELECT c.t, c.r, 'running', c.id, c.who, c.first + 0 * LAST_INSERT_ID(c.first * {pack} + 1), 1, {now}, 0, {now} + c.ttl, '', ''
+			FROM (SELECT ? AS t, ? AS r, ? AS id, ? AS who, ? AS ttl, ? AS most,
+				COALESCE((SELECT f.token FROM {floor} f WHERE f.task = ? LOCK IN SHARE MODE), 0) + 1 AS first) c
+			ON DUPLICATE KEY UPDATE
+				grant_id = IF(` + claimable + ` AND ` + strategy.MySQLWaited + ` < {maxwait}, c.id, grant_id),
+				history = IF(grant_id = c.id AND ` + claimable + `, RIGHT(CONCAT(history,
+					CHAR(10), token, CHAR(9), attempt,
+					CHAR(9), IF(state = 'running', 'lost', state),
+					CHAR(9), started_at,
+					CHAR(9), IF(state = 'running', free_at, ended_at),
+					CHAR(9), holder, CHAR(9), error), {history}), history),
+				token = IF(grant_id = c.id AND ` + claimable + `, token + 1, token),
+				holder = IF(grant_id = c.id, c.who, holder),
+				started_at = IF(grant_id = c.id, {now}, started_at),
+				ended_at = IF(grant_id = c.id, 0, ended_at),
+				error = IF(grant_id = c.id, '', error),
+				attempt = IF(grant_id = c.id AND ` + claimable + `, attempt + 1, attempt),
+				state = IF(grant_id = c.id, 'running', state),
+				free_at = IF(grant_id = c.id,
+					{now} + c.ttl + 0 * LAST_INSERT_ID(token * {pack} + LEAST(attempt, {pack} - 1)),
+					free_at + LAST_INSERT_ID(0))`),
+
+		// SKIP LOCKED: one row in a long transaction must not hold up the
+		// heartbeat of all others; an UPDATE could not skip. free_at + 1: a
+		// renewed row really changes, also within one tick of the clock.
+		renewQ: x.text(`INSERT INTO {task} (task, run, state, grant_id, holder, token, attempt, started_at, ended_at, free_at, error, history)
+			SELECT c.task, c.run, c.state, c.grant_id, c.holder, c.token, c.attempt, c.started_at, c.ended_at, c.free_at, '', '' FROM {task} c
+			WHERE c.task = ? AND (c.run, c.grant_id) IN ({pairs}) AND c.state = 'running' AND c.free_at > {now}
+			FOR UPDATE SKIP LOCKED
+			ON DUPLICATE KEY UPDATE free_at = GREATEST({task}.free_at + 1, {now} + ?)`),
+
+		common: newCommon(x, task),
+	}
+	m.raiseQ = x.text(`INSERT INTO {floor} (task, token) SELECT n.t, n.token FROM (SELECT ? AS t, ? AS token) n
+		ON DUPLICATE KEY UPDATE token = GREATEST({floor}.token, n.token)`)
+	return m
+}
+
+// claimArgs are the arguments of claimQ.
+func (m *mysqlFamily) claimArgs(c claim) []any {
+	return []any{m.task, []byte(c.run), c.id, c.holder, c.ttl, c.maxAttempts, m.task}
+}
+
+// renewArgs are the text and the arguments of renewQ.
+func (m *mysqlFamily) renewArgs(grants []exclusive.Grant, ttl int64) (string, []any) {
+	args := append([]any{m.task}, strategy.Pairs(grants)...)
+	return strategy.PairText(m.renewQ, grants), append(args, ttl)
+}
+
+type mysql struct{ mysqlFamily }
+
+func newMySQL(x texter, task []byte) dialect { return &mysql{newMySQLFamily(x, task)} }
+
+// claim is one round trip when it wins. When it does not, a second one reads
+// what is in the way.
+func (m *mysql) claim(ctx context.Context, r db.Runner, c claim) (got claimed, err error) {
+	var res db.Result
+	gaveUp, err := strategy.Impatient(ctx, func(ctx context.Context) (err error) {
+		res, err = r.Exec(ctx, m.claimQ, m.claimArgs(c)...)
+		return err
+	})
+	if err != nil {
+		return claimed{}, err
+	}
+	if res.LastID > 0 {
+		t := row{id: c.id, token: res.LastID / strategy.Pack, attempt: res.LastID % strategy.Pack}
+		return claimed{row: t, won: true}, nil
+	}
+	t, found, err := m.read(ctx, r, c.run, false)
+	// A trigger on the table keeps LAST_INSERT_ID from coming back.
+	return claimed{row: t, won: t.id == c.id && t.live(), pending: gaveUp && !found}, err
+}
+
+// renew is one round trip when all are renewed.
+func (m *mysql) renew(ctx context.Context, r db.Runner, grants []exclusive.Grant, ttl int64) ([]string, error) {
+	return lease.Counted(grants, func(grants []exclusive.Grant) (int64, error) {
+		query, args := m.renewArgs(grants, ttl)
+		res, err := r.Exec(ctx, query, args...)
+		// A changed row counts twice (manual, "INSERT … ON DUPLICATE KEY UPDATE").
+		return res.Rows / 2, err
+	})
+}
+
+type mariadb struct{ mysqlFamily }
+
+func newMariaDB(x texter, task []byte) dialect {
+	m := &mariadb{newMySQLFamily(x, task)}
+	// RETURNING shows the row as it stands, whether the claim won or not
+	// (manual, "INSERT...RETURNING"). A locked row is held: do not wait for a
+	// Commit that is under way.
+	m.claimQ = "SET STATEMENT innodb_lock_wait_timeout = 0 FOR " + m.claimQ + x.text(" RETURNING {columns}")
+	m.renewQ += " RETURNING grant_id"
+	return m
+}
+
+func (m *mariadb) claim(ctx context.Context, r db.Runner, c claim) (got claimed, err error) {
+	_, err = strategy.One(ctx, r, m.claimQ, m.claimArgs(c), got.row.scan)
+	got.won = got.row.id == c.id
+	return got, err
+}
+
+func (m *mariadb) renew(ctx context.Context, r db.Runner, grants []exclusive.Grant, ttl int64) ([]string, error) {
+	query, args := m.renewArgs(grants, ttl)
+	return strategy.Strings(ctx, r, query, args)
+}
