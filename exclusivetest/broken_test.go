@@ -1,0 +1,503 @@
+package exclusivetest
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/exclusive-go/exclusive"
+	"github.com/exclusive-go/exclusive/internal/story"
+)
+
+// strategy shortens what the fakes are.
+type strategy = exclusive.Transactional[*MemoryTx]
+
+// TestBrokenFakesAreCaught runs the suite on strategies that have one flaw each
+// and expects the named case to fail. It runs in bubbles, so it takes no time.
+func TestBrokenFakesAreCaught(t *testing.T) {
+	for _, f := range []struct {
+		flaw   string
+		caught string // by this case
+		fake   func(m *Memory) strategy
+	}{
+		{"no lock", "OneWinner", func(m *Memory) strategy {
+			return meddler{m, func(r leaseRow) leaseRow { r.held = false; return r }}
+		}},
+		{"busy reported as nil", "OneWinner", func(m *Memory) strategy { return busyIsNil{m} }},
+		{"double grant: a clock that is half a lease fast", "TimeBound", func(m *Memory) strategy {
+			return meddler{m, func(r leaseRow) leaseRow { r.held = r.held && time.Until(r.expires) > m.cfg.TTL/2; return r }}
+		}},
+		{"a lease that calls itself a lock", "OneAtATime", func(m *Memory) strategy {
+			return boaster{m, exclusive.Promises{OneAtATime: true}}
+		}},
+		{"done work runs again", "OncePerKey", func(m *Memory) strategy {
+			return boaster{m, exclusive.Promises{OncePerKey: true}}
+		}},
+		{"forgotten renewal", "HeldWhileRenewed", func(m *Memory) strategy { m.cfg.NoRenew = true; return m }},
+		{"renewal without end", "MaxHold", func(m *Memory) strategy { m.cfg.MaxHold = 0; return m }},
+		{"loss not told", "LossIsTold", func(m *Memory) strategy { return silentLoss{m} }},
+		{"reused token", "TokensRise", func(m *Memory) strategy {
+			return meddler{m, func(r leaseRow) leaseRow { r.token = max(r.token-1, 0); return r }}
+		}},
+		{"release by name", "LateRelease", func(m *Memory) strategy { return byName{m} }},
+		{"renewal that re-creates a lost lease", "LateRenew", func(m *Memory) strategy { return recreates{m} }},
+		{"a wait that ends reported as busy", "AcquireWaits", func(m *Memory) strategy { return waitIsBusy{m} }},
+		{"failure keeps the key", "FailureFrees", func(m *Memory) strategy { return keepsOnFailure{m} }},
+		{"release on the caller's context", "CancelFrees", func(m *Memory) strategy { return releasesOnCallers{m} }},
+		{"keys made to fit", "BadKeys", func(m *Memory) strategy { return trimsKeys{m} }},
+
+		{"no check", "Zombie/acquire/commit", func(m *Memory) strategy { return noCheck{m} }},
+		{"no check", "Zombie/do/check", func(m *Memory) strategy { return noCheck{m} }},
+		{"check apart from write", "CheckThenWrite/commit", func(m *Memory) strategy { return checksApart{m} }},
+		{"check apart from write", "CheckThenWrite/check", func(m *Memory) strategy { return checksApart{m} }},
+		{"equal token of another grant accepted", "EqualTokenOfAnother", func(m *Memory) strategy { return tokenOnly{m} }},
+		{"equal token of another grant accepted", "IssuerRestored/check", func(m *Memory) strategy { return tokenOnly{m} }},
+		{"mark never raised", "DestinationRestored/check", func(m *Memory) strategy { return markOnce{m} }},
+		{"lost rollback", "CommitFailureLeavesNothing", func(m *Memory) strategy { return losesRollback{m} }},
+		{"done without write", "InTx", func(m *Memory) strategy { return forgetsWrite{m} }},
+		{"commit that keeps the grant", "InTx", func(m *Memory) strategy { return keepsGrant{m} }},
+		{"second commit reported as a loss", "InTx", func(m *Memory) strategy { return renames{m, exclusive.ErrInvalid, exclusive.ErrLost} }},
+		{"former grant reported as a mistake", "AfterDo", func(m *Memory) strategy { return renames{m, exclusive.ErrLost, exclusive.ErrInvalid} }},
+		{"former grant reported as a mistake", "AfterRelease", func(m *Memory) strategy { return renames{m, exclusive.ErrLost, exclusive.ErrInvalid} }},
+		{"former grant good until the next", "AfterDo", func(m *Memory) strategy { return markKeeper{goesBack{m}} }},
+		{"former grant good until the next", "AfterRelease", func(m *Memory) strategy { return markKeeper{goesBack{m}} }},
+		{"check that finishes the grant", "CheckTwice", func(m *Memory) strategy { return checkFinishes{m} }},
+		{"refused from the next write only", "RefusesStale", func(m *Memory) strategy { return tokenOnly{m} }},
+		{"operation id ignored", "LostAnswer/guarded", func(m *Memory) strategy { return appliesAgain{m} }},
+		{"payload not compared", "LostAnswer/guarded", func(m *Memory) strategy { return anyPayload{m} }},
+		{"operation id recorded before it is applied", "LostAnswer/guarded", func(m *Memory) strategy { return recordsFirst{m} }},
+	} {
+		t.Run(f.flaw+"/"+f.caught, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				err := runNamed(t.Context(), t, f.caught, brokenBackend(f.fake))
+				if err == nil || errors.As(err, new(skipped)) {
+					t.Fatalf("not caught: %v", err)
+				}
+				t.Logf("caught: %v", err)
+			})
+		})
+	}
+}
+
+// TestReferenceIsNotCaught runs the same cases the same way on the reference.
+func TestReferenceIsNotCaught(t *testing.T) {
+	for _, name := range allNames() {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				err := runNamed(t.Context(), t, name, memoryBackend())
+				if blank := name == "OneAtATime" || name == "OncePerKey"; blank != errors.As(err, new(skipped)) || !blank && err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// TestTwinNeedsDamage plays the twins with an unguarded write that does check
+// after all: a rig that cannot go wrong must fail.
+func TestTwinNeedsDamage(t *testing.T) {
+	for _, name := range allNames() {
+		if !strings.HasSuffix(name, "/unguarded") {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := memoryBackend()
+				write := b.Write
+				b.Write = func(ctx context.Context, tx *MemoryTx, key, value string) error {
+					if tx.Get(key) == "report by B" || tx.Get(key) == "1" || tx.Get(key) == "report by C" {
+						return nil // keeps the good value by magic
+					}
+					return write(ctx, tx, key, value)
+				}
+				if err := runNamed(t.Context(), t, name, b); err == nil {
+					t.Error("a rig that shows no damage passes")
+				}
+			})
+		})
+	}
+}
+
+func brokenBackend(fake func(*Memory) strategy) TxBackend[*MemoryTx] {
+	b := memoryBackend()
+	intact := b.New
+	b.New = func(cfg Config) (strategy, error) {
+		x, err := intact(cfg)
+		if err != nil {
+			return nil, err
+		}
+		return fake(x.(*Memory)), nil
+	}
+	return b
+}
+
+func allNames() (names []string) {
+	for _, c := range cases {
+		names = append(names, c.name)
+	}
+	for _, c := range txCases[*MemoryTx]() {
+		names = append(names, c.name)
+	}
+	for _, s := range scenes {
+		names = append(names, s.name)
+	}
+	return append(names, "LostAnswer/guarded", "LostAnswer/unguarded")
+}
+
+// runNamed runs one case of RunTransactional and returns its verdict.
+func runNamed(ctx context.Context, t *testing.T, name string, b TxBackend[*MemoryTx]) error {
+	t.Helper()
+	for _, c := range cases {
+		if c.name == name {
+			return runCase(ctx, c, Backend{New: func(cfg Config) (exclusive.Exclusive, error) { return b.New(cfg) }}, TTL)
+		}
+	}
+	for _, c := range txCases[*MemoryTx]() {
+		if c.name == name {
+			return runTxCase(ctx, c, b)
+		}
+	}
+	var r *story.Report
+	var err error
+	for _, s := range scenes {
+		if s.name == name {
+			r, err = playScene(ctx, s, b, TTL)
+		}
+	}
+	for _, guard := range bothWays {
+		if name == "LostAnswer/"+guard.name {
+			r, err = playLostAnswer(ctx, guard.on, b)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if r == nil {
+		t.Fatalf("no case is named %q", name)
+	}
+	return r.Failure()
+}
+
+// meddler changes the key's row before every request.
+type meddler struct {
+	*Memory
+	change func(leaseRow) leaseRow
+}
+
+func (f meddler) meddle(key string) {
+	f.db.mu.Lock()
+	defer f.db.mu.Unlock()
+	r := row{leases, key}
+	f.db.rows[r] = f.change(get[leaseRow](f.db.rows, r))
+}
+
+func (f meddler) TryAcquire(ctx context.Context, key string) (*exclusive.Lease, error) {
+	f.meddle(key)
+	return f.Memory.TryAcquire(ctx, key)
+}
+
+func (f meddler) Do(ctx context.Context, key string, work exclusive.Work) error {
+	f.meddle(key)
+	return f.Memory.Do(ctx, key, work)
+}
+
+// boaster promises what it does not keep.
+type boaster struct {
+	*Memory
+	promises exclusive.Promises
+}
+
+func (f boaster) Promises() exclusive.Promises { return f.promises }
+
+type busyIsNil struct{ *Memory }
+
+func (f busyIsNil) Do(ctx context.Context, key string, work exclusive.Work) error {
+	err := f.Memory.Do(ctx, key, work)
+	if errors.Is(err, exclusive.ErrHeld) {
+		return nil
+	}
+	return err
+}
+
+type silentLoss struct{ *Memory }
+
+func (f silentLoss) Do(ctx context.Context, key string, work exclusive.Work) error {
+	return f.Memory.Do(ctx, key, func(_ context.Context, g exclusive.Grant) error { return work(ctx, g) })
+}
+
+// flawedHolding is a lease with one method replaced.
+type flawedHolding struct {
+	exclusive.Holding
+	renew, release func(ctx context.Context) error
+}
+
+func (h flawedHolding) Renew(ctx context.Context) error {
+	if h.renew == nil {
+		return h.Holding.Renew(ctx)
+	}
+	return h.renew(ctx)
+}
+
+func (h flawedHolding) Release(ctx context.Context) error {
+	if h.release == nil {
+		return h.Holding.Release(ctx)
+	}
+	return h.release(ctx)
+}
+
+// flawed replaces Acquire and TryAcquire.
+func flawed(m *Memory, key string, flaw func(*memoryLease) exclusive.Holding) (*exclusive.Lease, error) {
+	l, err := m.try(context.Background(), key)
+	if err != nil {
+		return nil, err
+	}
+	return exclusive.NewLease(flaw(l)), nil
+}
+
+type byName struct{ *Memory }
+
+func (f byName) Acquire(ctx context.Context, key string) (*exclusive.Lease, error) {
+	return f.TryAcquire(ctx, key)
+}
+
+func (f byName) TryAcquire(_ context.Context, key string) (*exclusive.Lease, error) {
+	return flawed(f.Memory, key, func(l *memoryLease) exclusive.Holding {
+		return flawedHolding{Holding: l, release: func(ctx context.Context) error {
+			err := l.Release(ctx)
+			return errors.Join(err, l.update(ctx, "release", func(now leaseRow) error {
+				now.held = false
+				l.m.db.rows[l.row()] = now
+				return nil
+			}))
+		}}
+	})
+}
+
+type recreates struct{ *Memory }
+
+func (f recreates) Acquire(ctx context.Context, key string) (*exclusive.Lease, error) {
+	return f.TryAcquire(ctx, key)
+}
+
+func (f recreates) TryAcquire(_ context.Context, key string) (*exclusive.Lease, error) {
+	return flawed(f.Memory, key, func(l *memoryLease) exclusive.Holding {
+		return flawedHolding{Holding: l, renew: func(ctx context.Context) error {
+			return errors.Join(l.Renew(ctx), l.update(ctx, "renew", func(now leaseRow) error {
+				if !now.held {
+					now.held, now.id = true, l.grant.ID
+					l.extend(now)
+				}
+				return nil
+			}))
+		}}
+	})
+}
+
+type waitIsBusy struct{ *Memory }
+
+func (f waitIsBusy) Acquire(ctx context.Context, key string) (*exclusive.Lease, error) {
+	l, err := f.Memory.Acquire(ctx, key)
+	if err != nil {
+		return nil, &exclusive.Error{Op: "acquire", Key: key, Kind: exclusive.ErrHeld}
+	}
+	return l, nil
+}
+
+type keepsOnFailure struct{ *Memory }
+
+func (f keepsOnFailure) Do(ctx context.Context, key string, work exclusive.Work) error {
+	l, err := f.TryAcquire(ctx, key)
+	if err != nil {
+		return err
+	}
+	if err := work(l.Context(), l.Grant()); err != nil {
+		return err
+	}
+	return l.Release(ctx)
+}
+
+type releasesOnCallers struct{ *Memory }
+
+func (f releasesOnCallers) Do(ctx context.Context, key string, work exclusive.Work) error {
+	l, err := f.TryAcquire(ctx, key)
+	if err != nil {
+		return err
+	}
+	err = work(ctx, l.Grant())
+	return errors.Join(err, l.Release(ctx))
+}
+
+type trimsKeys struct{ *Memory }
+
+func (f trimsKeys) Do(ctx context.Context, key string, work exclusive.Work) error {
+	key = strings.ToValidUTF8(key, "?")
+	if len(key) > exclusive.MaxKeyBytes {
+		key = key[:exclusive.MaxKeyBytes]
+	}
+	return f.Memory.Do(ctx, key, work)
+}
+
+type noCheck struct{ *Memory }
+
+func (f noCheck) Check(context.Context, *MemoryTx, exclusive.Grant) error { return nil }
+
+func (f noCheck) Commit(ctx context.Context, _ exclusive.Grant, apply func(context.Context, *MemoryTx) error) error {
+	return f.db.InTx(ctx, apply)
+}
+
+type checksApart struct{ *Memory }
+
+func (f checksApart) Check(ctx context.Context, _ *MemoryTx, g exclusive.Grant) error {
+	return f.db.InTx(ctx, func(ctx context.Context, tx *MemoryTx) error { return f.Memory.Check(ctx, tx, g) })
+}
+
+func (f checksApart) Commit(ctx context.Context, g exclusive.Grant, apply func(context.Context, *MemoryTx) error) error {
+	if err := f.Check(ctx, nil, g); err != nil {
+		return err
+	}
+	return f.db.InTx(ctx, apply)
+}
+
+// ownMark is a guard that compares a mark of its own, in the rows of values,
+// and never looks at the lease.
+func ownMark(ctx context.Context, tx *MemoryTx, g exclusive.Grant, raise bool) error {
+	r := row{values, g.Key + "/mark"}
+	if err := tx.lock(ctx, r); err != nil {
+		return err
+	}
+	mark := txGet[int64](tx, r)
+	if g.Token < mark {
+		return &exclusive.Error{Op: "check", Key: g.Key, Kind: exclusive.ErrFenced}
+	}
+	if mark != 0 && !raise {
+		return nil
+	}
+	return tx.put(ctx, r, g.Token)
+}
+
+type tokenOnly struct{ *Memory }
+
+func (f tokenOnly) Check(ctx context.Context, tx *MemoryTx, g exclusive.Grant) error {
+	return ownMark(ctx, tx, g, true)
+}
+
+type markOnce struct{ *Memory }
+
+func (f markOnce) Check(ctx context.Context, tx *MemoryTx, g exclusive.Grant) error {
+	return ownMark(ctx, tx, g, false)
+}
+
+type losesRollback struct{ *Memory }
+
+func (f losesRollback) Commit(ctx context.Context, g exclusive.Grant, apply func(context.Context, *MemoryTx) error) error {
+	tx := f.db.Begin(ctx)
+	err := f.Check(ctx, tx, g)
+	if err == nil {
+		err = apply(ctx, tx)
+	}
+	return errors.Join(err, tx.Commit())
+}
+
+type forgetsWrite struct{ *Memory }
+
+func (f forgetsWrite) Commit(ctx context.Context, g exclusive.Grant, apply func(context.Context, *MemoryTx) error) error {
+	return f.Memory.Commit(ctx, g, func(ctx context.Context, _ *MemoryTx) error {
+		tx := f.db.Begin(ctx)
+		defer tx.Rollback()
+		return apply(ctx, tx)
+	})
+}
+
+type keepsGrant struct{ *Memory }
+
+func (f keepsGrant) Commit(ctx context.Context, g exclusive.Grant, apply func(context.Context, *MemoryTx) error) error {
+	return f.db.InTx(ctx, func(ctx context.Context, tx *MemoryTx) error {
+		if err := f.Check(ctx, tx, g); err != nil {
+			return err
+		}
+		return apply(ctx, tx)
+	})
+}
+
+// renames tells one refusal as another.
+type renames struct {
+	*Memory
+	from, to error
+}
+
+func (f renames) Commit(ctx context.Context, g exclusive.Grant, apply func(context.Context, *MemoryTx) error) error {
+	err := f.Memory.Commit(ctx, g, apply)
+	if errors.Is(err, f.from) {
+		return &exclusive.Error{Op: "commit", Key: g.Key, Kind: f.to}
+	}
+	return err
+}
+
+// markKeeper commits by its mark, which does not learn that a lease has ended.
+// What it has committed it finishes, so that a second Commit is refused.
+type markKeeper struct{ goesBack }
+
+func (f markKeeper) Commit(ctx context.Context, g exclusive.Grant, apply func(context.Context, *MemoryTx) error) error {
+	err := f.Memory.Commit(ctx, g, apply)
+	if !errors.Is(err, exclusive.ErrLost) {
+		return err
+	}
+	return f.db.InTx(ctx, func(ctx context.Context, tx *MemoryTx) error {
+		if err := f.Check(ctx, tx, g); err != nil {
+			return err
+		}
+		return apply(ctx, tx)
+	})
+}
+
+type checkFinishes struct{ *Memory }
+
+func (f checkFinishes) Check(ctx context.Context, tx *MemoryTx, g exclusive.Grant) error {
+	err := f.Memory.Check(ctx, tx, g)
+	now := txGet[leaseRow](tx, row{leases, g.Key})
+	now.held = false
+	return errors.Join(err, tx.put(ctx, row{leases, g.Key}, now))
+}
+
+type appliesAgain struct{ *Memory }
+
+func (f appliesAgain) Once(ctx context.Context, _ *MemoryTx, _ string, _ []byte, apply func(context.Context) ([]byte, error)) ([]byte, error) {
+	return apply(ctx)
+}
+
+type anyPayload struct{ *Memory }
+
+func (f anyPayload) Once(ctx context.Context, tx *MemoryTx, opID string, _ []byte, apply func(context.Context) ([]byte, error)) ([]byte, error) {
+	return f.Memory.Once(ctx, tx, opID, nil, apply)
+}
+
+type recordsFirst struct{ *Memory }
+
+// Once commits its record in a transaction of its own, whatever apply returns.
+func (f recordsFirst) Once(ctx context.Context, _ *MemoryTx, opID string, payload []byte, apply func(context.Context) ([]byte, error)) (result []byte, err error) {
+	var applyErr error
+	err = f.db.InTx(ctx, func(ctx context.Context, tx *MemoryTx) error {
+		result, err = f.Memory.Once(ctx, tx, opID, payload, func(ctx context.Context) (r []byte, _ error) {
+			r, applyErr = apply(ctx)
+			return r, nil
+		})
+		return err
+	})
+	return result, errors.Join(applyErr, err)
+}
+
+// A backend that is never available is found out, and only that is tried again.
+func TestPatiently(t *testing.T) {
+	for _, c := range []struct {
+		err   error
+		plays int
+	}{{exclusive.ErrUnavailable, 3}, {exclusive.ErrHeld, 1}, {nil, 1}} {
+		plays := 0
+		if err := patiently(func(time.Duration) error { plays++; return c.err }); err != c.err || plays != c.plays {
+			t.Errorf("%v: %d plays, %v; want %d", c.err, plays, err, c.plays)
+		}
+	}
+}
