@@ -1,0 +1,82 @@
+package doctor
+
+import (
+	"context"
+	"strings"
+
+	"github.com/exclusive-go/exclusive/internal/db"
+	"github.com/exclusive-go/exclusive/internal/strategy"
+)
+
+// mysqlSettings are those that checks look at.
+var mysqlSettings = []string{
+	"autocommit", "init_connect", "sql_mode", "transaction_isolation", "tx_isolation", "transaction_read_only", "tx_read_only",
+	"read_only", "super_read_only", "innodb_read_only", "system_time_zone", "time_zone",
+	"wait_timeout", "idle_transaction_timeout", "idle_write_transaction_timeout", "max_statement_time",
+	"innodb_lock_wait_timeout", "innodb_rollback_on_timeout", "innodb_snapshot_isolation",
+	"innodb_flush_log_at_trx_commit", "log_bin", "sync_binlog",
+	"max_connections", "max_user_connections",
+	"rpl_semi_sync_source_enabled", "rpl_semi_sync_master_enabled",
+	"wsrep_on", "group_replication_single_primary_mode", "group_replication_group_name",
+}
+
+func (g *gatherer) mysql(ctx context.Context) {
+	if !g.connect(ctx, "SELECT CURRENT_USER(), DATABASE(), VERSION(), @@version_comment", "@account", "@database", "@version", "@comment") {
+		return
+	}
+	dialect := db.MySQL
+	version := strings.ToLower(g.get("@version"))
+	if strings.Contains(version, "mariadb") {
+		g.Kind, dialect = mariadb, db.MariaDB
+	}
+	for _, product := range []string{"TiDB", "Vitess", "OceanBase", "SingleStore"} {
+		if strings.Contains(version+strings.ToLower(g.get("@comment")), strings.ToLower(product)) {
+			g.set("product", product)
+		}
+	}
+	g.set("found_rows", g.target.FoundRows())
+
+	quoted := "'" + strings.Join(mysqlSettings, "','") + "'"
+	if err := g.pairs(ctx, "SHOW SESSION VARIABLES WHERE Variable_name IN ("+quoted+")"); err != nil {
+		g.failAll(err, mysqlSettings...)
+		g.failAll(err, "@isolation_level", "timezone", "@limit_size", "@recovery")
+		return
+	}
+	for _, name := range []string{"tx_isolation", "transaction_isolation"} {
+		if v, ok := g.Values[name]; ok {
+			g.set("isolation_level", v)
+		}
+	}
+	g.Values["timezone"] = strings.Replace(g.get("time_zone"), "SYSTEM", "SYSTEM, which is "+g.get("system_time_zone"), 1)
+	for _, name := range []string{"transaction_read_only", "tx_read_only", "innodb_read_only", "super_read_only", "read_only"} {
+		if g.on(name) {
+			g.set("readonly", "on")
+			g.set("readonly_by", name)
+		}
+	}
+	g.sqlClock(ctx, strategy.MySQLNow)
+	g.mysqlStatus(ctx)
+	g.tables(ctx, dialect)
+}
+
+func (g *gatherer) mysqlStatus(ctx context.Context) {
+	if err := g.pairs(ctx, `SHOW GLOBAL STATUS WHERE Variable_name IN ('Threads_connected', 'wsrep_local_state_comment', 'wsrep_cluster_status', 'wsrep_cluster_size')`); err != nil {
+		g.failAll(err, "@limit_size")
+	} else {
+		g.set("limit", "max_connections")
+		g.set("limit_size", g.get("max_connections"))
+		g.set("used", g.get("threads_connected"))
+	}
+	// The session's value is the limit of the account, whoever set it.
+	if own := atoi(g.get("max_user_connections")); own > 0 {
+		if g.query(ctx, "SELECT COUNT(*) FROM information_schema.processlist WHERE user = SUBSTRING_INDEX(CURRENT_USER(), '@', 1)", []string{"@user_used"}) &&
+			own-atoi(g.get("@user_used")) < atoi(g.get("@limit_size"))-atoi(g.get("@used")) {
+			g.set("limit", "max_user_connections")
+			g.set("limit_size", own)
+			g.set("used", g.get("@user_used"))
+		}
+	}
+	// Without the privilege PROCESS only threads of the same account are seen.
+	g.query(ctx, "SELECT COUNT(*) FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'", []string{"@replicas"})
+	g.set("waits", g.on("rpl_semi_sync_source_enabled") || g.on("rpl_semi_sync_master_enabled"))
+}

@@ -1,0 +1,121 @@
+package target
+
+import (
+	"io"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/exclusive-go/exclusive/internal/db"
+)
+
+func TestParse(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ dsn, err string }{
+		{"postgres://u:topsecret@h/d", ""},
+		{"postgresql://u:topsecret@h/d", ""},
+		{"mysql://u:topsecret@h/d", ""},
+		{"mariadb://u:topsecret@h:3307/d?tls=skip-verify", ""},
+		{"sqlite:///tmp/a.db", ""},
+		{"redis://u:topsecret@h:6379/0", ""},
+		{"rediss://u:topsecret@h:6379/0", ""},
+		{"", "names no kind"},
+		{"u:topsecret@tcp(h)/d", "names no kind"},
+		{"oracle://u:topsecret@h/d", "no kind that is known"},
+		{"postgres://u:topsecret@[h/d", "PostgreSQL DSN is not valid"},
+		{"mysql://u:topsecret@h/", "names no database"},
+		{"mysql://u:topsecret@/d", "MySQL DSN is not valid"},
+		{"mysql://u:topsecret@h/d?parseTime=topsecret", "MySQL DSN is not valid"},
+		{"sqlite://", "names no file"},
+		{"sqlite://:memory:", "names no file"},
+		{"redis://u:topsecret@h/x", "Redis DSN is not valid"},
+	} {
+		_, err := Parse(c.dsn)
+		if c.err == "" {
+			if err != nil {
+				t.Errorf("%s: %v", c.dsn, err)
+			}
+			continue
+		}
+		if err == nil || !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%s: %v", c.dsn, err)
+		} else if strings.Contains(err.Error(), "topsecret") {
+			t.Errorf("%s: the secret is in %q", c.dsn, err)
+		}
+	}
+}
+
+// A URL says the same as a DSN in the form of the driver, odd passwords included.
+func TestMySQLForms(t *testing.T) {
+	t.Parallel()
+	const password = "p@ss:w/rd?%&"
+	for _, dsn := range []string{
+		"u:" + password + "@tcp(h:3306)/d?readTimeout=3s",
+		"mysql://u:p%40ss%3Aw%2Frd%3F%25%26@h/d?readTimeout=3s",
+	} {
+		target, err := ParseMySQL(dsn)
+		if err != nil {
+			t.Errorf("%s: %v", dsn, err)
+			continue
+		}
+		if c := target.mysql; c.User != "u" || c.Passwd != password || c.Addr != "h:3306" || c.DBName != "d" || c.ReadTimeout.Seconds() != 3 {
+			t.Errorf("%s: %+v", dsn, c)
+		}
+	}
+}
+
+func TestOpenSQLite(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"plain.db", "with space and ?.db", "per%41cent.db"} {
+		file := filepath.Join(t.TempDir(), name)
+		target, err := Parse("sqlite://" + strings.NewReplacer("%", "%25", "?", "%3F").Replace(file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := target.Open(t.Context(), 2); err == nil || !strings.Contains(err.Error(), "no file "+file) {
+			t.Errorf("a file that is not there: %v", err)
+		}
+		target.Create = true
+		o, err := target.Open(t.Context(), 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o.Dialect != db.SQLite || !strings.HasPrefix(o.Name, "SQLite 3.") {
+			t.Errorf("%+v", o)
+		}
+		var opened string
+		if err := o.SQL.QueryRowContext(t.Context(), "SELECT file FROM pragma_database_list").Scan(&opened); err != nil || filepath.Base(opened) != name {
+			t.Errorf("opened %q: %v", opened, err)
+		}
+		if err := o.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestHide(t *testing.T) {
+	t.Parallel()
+	target, err := ParsePostgres("postgres://u:p%40ss@h/d")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"cannot use postgres://u:p%40ss@h/d", "password p@ss is wrong", "password p%40ss is wrong"} {
+		if got := target.Hide(&quoting{text}).Error(); strings.Contains(got, "p@ss") || strings.Contains(got, "p%40ss") {
+			t.Errorf("%q", got)
+		}
+	}
+	common, err := ParsePostgres("postgres://u:lease@h/d")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := common.Hide(&quoting{"u:lease@h: no table exclusive_lease"}).Error(); got != "u***h: no table exclusive_lease" {
+		t.Errorf("%q", got)
+	}
+	if err := target.Hide(io.EOF); err != io.EOF {
+		t.Errorf("an error without a secret became %v", err)
+	}
+}
+
+type quoting struct{ text string }
+
+func (q *quoting) Error() string { return q.text }

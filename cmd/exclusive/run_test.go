@@ -1,0 +1,620 @@
+//go:build linux
+
+package main
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestRunFlags(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	text := filepath.Join(dir, "text")
+	if err := os.WriteFile(text, []byte("#!/bin/sh\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	const ok, redis = "sqlite:///nowhere/at/all.db", "redis://127.0.0.1:1/0"
+	for _, c := range []struct {
+		name, dsn string
+		args      string // separated by spaces
+		code      int
+		stderr    string
+	}{
+		{"no name", ok, "-- true", exitUsage, "--name is missing"},
+		{"empty name", ok, "--name= -- true", exitUsage, "--name is empty"},
+		{"empty run", ok, "--name n --once= -- true", exitUsage, "--once is empty"},
+		{"no command", ok, "--name n --", exitUsage, "command to run is missing"},
+		{"two periods", ok, "--name n --daily UTC --hourly -- true", exitUsage, "--daily and --hourly exclude"},
+		{"no zone", ok, "--name n --daily Europe/Nowhere -- true", exitUsage, "no time zone"},
+		{"local zone", ok, "--name n --daily Local -- true", exitUsage, "no time zone"},
+		{"no time", ok, "--name n --hourly --scheduled yesterday -- true", exitUsage, "--scheduled is no time"},
+		{"time for nothing", ok, "--name n --scheduled 2026-11-29T02:30:00Z -- true", exitUsage, "--scheduled is for"},
+		{"attempts of nothing", ok, "--name n --max-attempts 3 -- true", exitUsage, "runs that are remembered"},
+		{"wait and not", ok, "--name n --wait 1s --no-wait -- true", exitUsage, "exclude each other"},
+		{"no exit code", ok, "--name n --busy-code 256 -- true", exitUsage, "from 0 to 255"},
+		{"no time to stop in", ok, "--name n --ttl 10s --kill-after 5s -- true", exitUsage, "from 0 to 4s"},
+		{"no time to stop in at all", ok, "--name n --ttl 2ms --kill-after 1ms -- true", exitUsage, "from 0 to 0s"},
+		{"negative time to stop in", ok, "--name n --kill-after -1s -- true", exitUsage, "from 0 to 29s"},
+		{"remembered in Redis", redis, "--name n --hourly -- true", exitUsage, "need a database of SQL"},
+		{"strategy that remembers nothing", ok, "--name n --hourly --strategy fencing -- true", exitUsage, "they make it uniquetask"},
+		{"strategy without runs", ok, "--name n --strategy uniquetask -- true", exitUsage, "it needs --once"},
+		{"strategy for programs", ok, "--name n --strategy rowlock -- true", exitUsage, "for use in a program"},
+		{"no strategy", ok, "--name n --strategy luck -- true", exitUsage, "none of fencing"},
+		{"no database named", "", "--name n -- true", exitUsage, "no database is named"},
+		{"no such command", ok, "--name n -- exclusive-no-such-command", 127, "not found"},
+		{"no such file", ok, "--name n -- ./no/such/file", 127, "no such file"},
+		{"not executable", ok, "--name n -- " + text, 126, "permission denied"},
+		{"not executable in PATH", ok, "--name n -- text", 126, "permission denied"},
+		{"a directory", ok, "--name n -- " + dir, 126, "directory"},
+		{"no database there", ok, "--name n -- true", exitUnavailable, "exclusive init makes it"},
+		{"no server there", redis, "--name n -- true", exitUnavailable, "refused"},
+		{"no server there", "postgres://u:topsecret@127.0.0.1:1/d", "--name n -- true", exitUnavailable, "refused"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			cmd := self(t, c.dsn, append([]string{"run"}, strings.Fields(c.args)...)...)
+			cmd.Env = append(cmd.Env, "PATH="+os.Getenv("PATH")+":"+dir)
+			code, stdout, stderr := output(t, cmd)
+			if code != c.code || stdout != "" || !strings.Contains(stderr, c.stderr) {
+				t.Errorf("exit code %d, output %q, errors %q", code, stdout, stderr)
+			}
+			if strings.Contains(stderr, "topsecret") {
+				t.Error("the secret was printed")
+			}
+		})
+	}
+}
+
+func TestRunWithoutTables(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "empty.db")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	dsn := "sqlite://" + file
+	for _, args := range [][]string{{"--name", "n"}, {"--name", "n", "--hourly"}} {
+		code, stdout, stderr := output(t, self(t, dsn, append(append([]string{"run"}, args...), "echo", "ran")...))
+		if code != exitUnavailable || stdout != "" || !strings.Contains(stderr, "files of package migrations") {
+			t.Errorf("exit code %d, output %q, errors %q", code, stdout, stderr)
+		}
+	}
+}
+
+// What the command does with its exit code and its files arrives as it is.
+func TestRunPassesOn(t *testing.T) {
+	t.Parallel()
+	dsn, _ := sqliteFile(t)
+	for _, c := range []struct {
+		script string
+		code   int
+		period []string
+	}{
+		{"exit 0", 0, nil}, {"exit 0", 0, []string{"--once", "r"}}, {"exit 75", 75, nil}, {"exit 255", 255, []string{"--hourly"}},
+		{"kill -TERM $$", 128 + 15, []string{"--daily", "Asia/Tokyo"}}, {"kill -KILL $$", 128 + 9, nil},
+	} {
+		t.Run(fmt.Sprint(c.script, c.period), func(t *testing.T) {
+			t.Parallel()
+			args := append([]string{"run", "--name", c.script}, c.period...)
+			cmd := self(t, dsn, append(args, "--", "sh", "-c", `cat; printf 'to stderr\0' >&2; cat <&9; `+c.script)...)
+			cmd.Stdin = strings.NewReader("in\n\xff\x00out")
+			r, w, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			// A file that the wrapper's caller has left open, such as a lock's.
+			for range 7 {
+				cmd.ExtraFiles = append(cmd.ExtraFiles, r)
+			}
+			if _, err := w.WriteString("ninth"); err != nil {
+				t.Fatal(err)
+			}
+			_ = w.Close()
+			code, stdout, stderr := output(t, cmd)
+			_ = r.Close()
+			if code != c.code || stdout != "in\n\xff\x00outninth" || stderr != "to stderr\x00" {
+				t.Errorf("exit code %d, output %q, errors %q", code, stdout, stderr)
+			}
+		})
+	}
+}
+
+func TestRunEnvironment(t *testing.T) {
+	t.Parallel()
+	dsn, plain := sqliteFile(t)
+	environ := func(args ...string) map[string]string {
+		t.Helper()
+		cmd := self(t, dsn, append(append([]string{"run"}, args...), "--", "env", "-0")...)
+		cmd.Env = append(cmd.Env, "EXCLUSIVE_TOKEN=7", "EXCLUSIVE_RUN=of another", "OTHER=kept\nas it is")
+		code, stdout, stderr := output(t, cmd)
+		if code != 0 {
+			t.Fatalf("exit code %d: %s", code, stderr)
+		}
+		env := make(map[string]string)
+		for variable := range strings.SplitSeq(strings.TrimRight(stdout, "\x00"), "\x00") {
+			name, value, _ := strings.Cut(variable, "=")
+			if _, twice := env[name]; twice {
+				t.Errorf("%s is there twice", name)
+			}
+			env[name] = value
+		}
+		if env["OTHER"] != "kept\nas it is" {
+			t.Errorf("OTHER is %q", env["OTHER"])
+		}
+		return env
+	}
+	var grant string
+	var token int64
+	env := environ("--name", "n", "--ttl", "1h")
+	if err := plain.QueryRowContext(t.Context(), "SELECT grant_id, token FROM exclusive_lease WHERE lease_key = ?", []byte("n")).Scan(&grant, &token); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		"EXCLUSIVE_NAME": "n", "EXCLUSIVE_KEY": "n", "EXCLUSIVE_ATTEMPT": "1",
+		"EXCLUSIVE_TOKEN": strconv.FormatInt(token, 10), "EXCLUSIVE_GRANT": grant,
+		"EXCLUSIVE_DSN": "", "EXCLUSIVE_RUN": "",
+	} {
+		if env[name] != want {
+			t.Errorf("%s is %q, not %q", name, env[name], want)
+		}
+	}
+	expires, err := time.Parse(time.RFC3339, env["EXCLUSIVE_EXPIRES"])
+	if left := time.Until(expires); err != nil || left < time.Hour-patience || left > time.Hour {
+		t.Errorf("EXCLUSIVE_EXPIRES is %q: in %v, %v", env["EXCLUSIVE_EXPIRES"], left, err)
+	}
+	if _, there := env["EXCLUSIVE_DSN"]; there {
+		t.Error("the DSN is in the environment")
+	}
+	env = environ("--name", "n", "--once", "r", "--keep-dsn")
+	if env["EXCLUSIVE_KEY"] != "n/r" || env["EXCLUSIVE_RUN"] != "r" || env["EXCLUSIVE_DSN"] != dsn {
+		t.Errorf("with a run: %q, %q, %q", env["EXCLUSIVE_KEY"], env["EXCLUSIVE_RUN"], env["EXCLUSIVE_DSN"])
+	}
+	for want, args := range map[string][]string{
+		"x/a%2Fb": {"--name", "x", "--once", "a/b"}, "x%2Fa/b": {"--name", "x/a", "--once", "b"}, "x%2Fa%2Fb": {"--name", "x/a/b"},
+	} {
+		if got := environ(args...)["EXCLUSIVE_KEY"]; got != want {
+			t.Errorf("%q: EXCLUSIVE_KEY is %q, not %q", args, got, want)
+		}
+	}
+}
+
+func TestRunBusyAndDone(t *testing.T) {
+	t.Parallel()
+	dsn, _ := sqliteFile(t)
+	for _, period := range []string{"", "--once=r"} {
+		run := func(args ...string) (int, string, string) {
+			t.Helper()
+			all := append([]string{"run", "--name", "n" + period}, args...)
+			if period != "" {
+				all = append([]string{"run", period}, all[1:]...)
+			}
+			return output(t, self(t, dsn, all...))
+		}
+		dir := t.TempDir()
+		pid := filepath.Join(dir, "pid")
+		holder := self(t, dsn, "run", "--name", "n"+period, "sh", "-c", "echo $$ >"+pid+"; read line")
+		if period != "" {
+			holder.Args = append([]string{"exclusive", "run", period}, holder.Args[2:]...)
+		}
+		in, err := holder.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := holder.Start(); err != nil {
+			t.Fatal(err)
+		}
+		await(t, "the command runs", func() bool { return content(pid) != "" })
+
+		if code, stdout, stderr := run("echo", "ran"); code != exitBusy || stdout != "" || !strings.Contains(stderr, "held by somebody else") {
+			t.Errorf("busy: exit code %d, output %q, errors %q", code, stdout, stderr)
+		}
+		if code, stdout, stderr := run("--quiet", "--busy-code", "0", "echo", "ran"); code != 0 || stdout+stderr != "" {
+			t.Errorf("busy, and no matter: exit code %d, output %q, errors %q", code, stdout, stderr)
+		}
+		if code, _, _ := run("--wait", "50ms", "echo", "ran"); code != exitBusy {
+			t.Errorf("busy after a wait: exit code %d", code)
+		}
+		waiting := self(t, dsn, "run", "--name", "n"+period, "--wait", "1h", "echo", "ran")
+		if period != "" {
+			waiting.Args = append([]string{"exclusive", "run", period}, waiting.Args[2:]...)
+		}
+		var out strings.Builder
+		waiting.Stdout = &out
+		if err := waiting.Start(); err != nil {
+			t.Fatal(err)
+		}
+		_ = in.Close()
+		_ = holder.Wait() // read has failed, and so the command
+		if code := holder.ProcessState.ExitCode(); code != 1 {
+			t.Errorf("the holder's exit code is %d", code)
+		}
+		if err := waiting.Wait(); err != nil || out.String() != "ran\n" {
+			t.Errorf("who has waited: %v, output %q", err, out.String())
+		}
+		wantOut, wantErr := "ran\n", ""
+		if period != "" {
+			wantOut, wantErr = "", "already done"
+		}
+		if code, stdout, stderr := run("echo", "ran"); code != 0 || stdout != wantOut || !strings.Contains(stderr, wantErr) {
+			t.Errorf("after that: exit code %d, output %q, errors %q", code, stdout, stderr)
+		}
+		if period != "" {
+			if code, stdout, stderr := run("--quiet", "--done-code", "9", "echo", "ran"); code != 9 || stdout+stderr != "" {
+				t.Errorf("done, and told so: exit code %d, output %q, errors %q", code, stdout, stderr)
+			}
+		}
+	}
+}
+
+func TestRunAgainAfterFailure(t *testing.T) {
+	t.Parallel()
+	dsn, plain := sqliteFile(t)
+	fail := []string{"run", "--name", "n", "--once", "r", "--max-attempts", "2", "sh", "-c", "exit $((EXCLUSIVE_ATTEMPT+40))"}
+	for i, want := range []int{41, 42, exitNoMore} {
+		if code, _, stderr := output(t, self(t, dsn, fail...)); code != want {
+			t.Errorf("attempt %d: exit code %d, %s", i+1, code, stderr)
+		}
+	}
+	rest := []string{"run", "--name", "n", "--once", "s", "--backoff", "1h", "sh", "-c", "exit 1"}
+	for i, want := range []int{1, exitNoMore} {
+		if code, _, stderr := output(t, self(t, dsn, rest...)); code != want {
+			t.Errorf("attempt %d: exit code %d, %s", i+1, code, stderr)
+		}
+	}
+	var text string
+	if err := plain.QueryRowContext(t.Context(), "SELECT error FROM exclusive_task WHERE run = ?", []byte("s")).Scan(&text); err != nil || text != "the command failed with exit code 1" {
+		t.Errorf("stored: %q, %v", text, err)
+	}
+	// A command that was interrupted did not fail by itself, and takes no rest.
+	dir := t.TempDir()
+	cmd := self(t, dsn, "run", "--name", "n", "--once", "t", "--backoff", "1h", "sh", "-c", "echo >"+dir+"/began; sleep 1h")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the command runs", func() bool { return exists(dir + "/began") })
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != 128+15 {
+		t.Errorf("interrupted: exit code %d", code)
+	}
+	if code, stdout, stderr := output(t, self(t, dsn, "run", "--name", "n", "--once", "t", "echo", "ran")); code != 0 || stdout != "ran\n" {
+		t.Errorf("after an interruption: exit code %d, %s", code, stderr)
+	}
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// alive reports whether a process runs, and was not only not waited for.
+func alive(pid string) bool {
+	text := content("/proc/" + pid + "/stat")
+	return text != "" && !regexp.MustCompile(`\) [ZX] `).MatchString(text)
+}
+
+// tree is a script that starts a child, a grandchild, one in a session of its
+// own whose parent ends, and writes down their pids. Each of them ignores
+// the signals in $ignore.
+const tree = `trap '' $ignore
+echo $$ >$dir/child
+sh -c 'echo $$ >$dir/grandchild; while :; do sleep 1; done' &
+setsid sh -c 'echo $$ >$dir/session; while :; do sleep 1; done' &
+( setsid sh -c 'echo $$ >$dir/orphan; while :; do sleep 1; done' & )
+while test ! -s $dir/grandchild || test ! -s $dir/session || test ! -s $dir/orphan; do sleep 0.01; done
+echo >$dir/ready
+`
+
+var family = []string{"child", "grandchild", "session", "orphan"}
+
+// startTree runs the script with what comes after it.
+func startTree(t *testing.T, dsn, ignore, after string, flags ...string) *procs {
+	t.Helper()
+	dir := t.TempDir()
+	args := append(append([]string{"run", "--name", "n"}, flags...), "sh", "-c", tree+after)
+	p := &procs{dir: dir}
+	p.cmd = self(t, dsn, args...)
+	p.cmd.Env = append(p.cmd.Env, "dir="+dir, "ignore="+ignore)
+	p.start(t)
+	return p
+}
+
+// start starts it, and waits until all of the family run.
+func (p *procs) start(t *testing.T) {
+	t.Helper()
+	// A file, and no pipe: Wait must not wait for those that have it open.
+	stderr, err := os.Create(filepath.Join(p.dir, "stderr"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.cmd.Stderr = stderr
+	if err := errors.Join(p.cmd.Start(), stderr.Close()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = p.cmd.Process.Kill()
+		for _, name := range p.living() {
+			pid, _ := strconv.Atoi(content(filepath.Join(p.dir, name)))
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	})
+	await(t, "the command and its children run", func() bool { return exists(p.dir + "/ready") })
+}
+
+// living are those of the family that have not ended.
+func (p *procs) living() (names []string) {
+	for _, name := range family {
+		if alive(content(filepath.Join(p.dir, name))) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+const forever = "while :; do sleep 1; done"
+
+// --kill-after 0 is no default: what is stopped gets no SIGTERM.
+func TestRunKillsAtOnce(t *testing.T) {
+	t.Parallel()
+	const leave = `sh -c 'trap "echo >$dir/term; exit" TERM; echo >$dir/ready; while :; do sleep 0.01; done' &
+		until test -e $dir/ready; do sleep 0.01; done`
+	for killAfter, heard := range map[string]bool{"0": false, "20s": true} {
+		dsn, _ := sqliteFile(t)
+		dir := t.TempDir()
+		cmd := self(t, dsn, "run", "--name", "n", "--kill-after", killAfter, "sh", "-c", leave)
+		cmd.Env = append(cmd.Env, "dir="+dir)
+		if err := cmd.Run(); err != nil {
+			t.Fatal(err)
+		}
+		if exists(dir+"/term") != heard {
+			t.Errorf("--kill-after %s: SIGTERM came: %v", killAfter, !heard)
+		}
+	}
+}
+
+// Nothing is left of the command when the key can pass on, however that comes.
+func TestRunLeavesNothing(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name   string
+		ignore string // by the command and what it starts
+		after  string // what the command does
+		flags  []string
+		do     func(t *testing.T, p *procs, plain *sql.DB)
+		code   int
+		stderr string
+	}{
+		{"it ends", "HUP", "exit 3", nil, nil, 3, ""},
+		{"it ends and the rest ignores SIGTERM", "TERM", "exit 3", []string{"--kill-after", "100ms"}, nil, 3, ""},
+		{"it is killed", "HUP", "kill -9 $$", nil, nil, 128 + 9, ""},
+		{"SIGTERM", "HUP", forever, nil, send(syscall.SIGTERM), 128 + 15, ""},
+		{"SIGINT", "HUP", forever, nil, send(syscall.SIGINT), 128 + 2, ""},
+		{"the lease is stolen", "HUP", forever, []string{"--ttl", "6s", "--kill-after", "1s"}, steal, exitLost, "lost"},
+		{"the lease is stolen and all ignore SIGTERM", "TERM", forever, []string{"--ttl", "6s", "--kill-after", "100ms"}, steal, exitLost, "lost"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			dsn, plain := sqliteFile(t)
+			p := startTree(t, dsn, c.ignore, c.after, c.flags...)
+			if c.do != nil {
+				if living := p.living(); len(living) != len(family) {
+					t.Errorf("only %v live", living)
+				}
+				c.do(t, p, plain)
+			}
+			_ = p.cmd.Wait()
+			if living := p.living(); living != nil {
+				t.Errorf("left: %v", living)
+			}
+			if code := p.cmd.ProcessState.ExitCode(); code != c.code || !strings.Contains(p.stderr(), c.stderr) {
+				t.Errorf("exit code %d, errors %q", code, p.stderr())
+			}
+		})
+	}
+}
+
+func send(s syscall.Signal) func(*testing.T, *procs, *sql.DB) {
+	return func(t *testing.T, p *procs, _ *sql.DB) {
+		if err := p.cmd.Process.Signal(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func steal(t *testing.T, _ *procs, plain *sql.DB) {
+	res, err := plain.ExecContext(t.Context(), "UPDATE exclusive_lease SET grant_id = 'thief', token = token + 1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, _ := res.RowsAffected(); n != 1 {
+		t.Fatalf("%d leases", n)
+	}
+}
+
+// Whoever of the two processes is killed or frozen, the other one ends all that
+// the command has started. integration_test/command looks whether that is in time.
+func TestRunIsKilledOrFrozen(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name   string
+		victim func(p *procs) int
+		signal syscall.Signal
+	}{
+		{"wrapper killed", (*procs).wrapper, syscall.SIGKILL},
+		{"keeper killed", (*procs).keeper, syscall.SIGKILL},
+		{"wrapper frozen", (*procs).wrapper, syscall.SIGSTOP},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			dsn, _ := sqliteFile(t)
+			p := startTree(t, dsn, "TERM", forever, "--ttl", "6s", "--kill-after", "100ms")
+			if err := syscall.Kill(c.victim(p), c.signal); err != nil {
+				t.Fatal(err)
+			}
+			await(t, "all have ended", func() bool { return p.living() == nil })
+			if c.signal == syscall.SIGSTOP {
+				_ = syscall.Kill(c.victim(p), syscall.SIGCONT)
+			}
+			_ = p.cmd.Wait()
+			if code := p.cmd.ProcessState.ExitCode(); code == 0 {
+				t.Error("success")
+			}
+			if strings.HasPrefix(c.name, "keeper") && !strings.Contains(p.stderr(), "keeper") {
+				t.Errorf("errors %q", p.stderr())
+			}
+		})
+	}
+}
+
+// The twin: a wrapper that is killed and has no keeper leaves all of them
+// behind. So what the tests above find is the keeper's doing.
+func TestRunTwinWithoutKeeper(t *testing.T) {
+	t.Parallel()
+	p := &procs{dir: t.TempDir()}
+	p.cmd = exec.CommandContext(t.Context(), "sh", "-c", `sh -c "$tree"; true`)
+	p.cmd.Env = append(os.Environ(), "dir="+p.dir, "ignore=HUP", "tree="+tree+forever)
+	p.start(t)
+	if err := p.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = p.cmd.Wait()
+	if living := p.living(); len(living) != len(family) {
+		t.Errorf("only %v are left", living)
+	}
+}
+
+// The keeper is frozen when the lease is lost: the wrapper ends all by itself.
+func TestRunWithFrozenKeeper(t *testing.T) {
+	t.Parallel()
+	dsn, plain := sqliteFile(t)
+	p := startTree(t, dsn, "TERM", forever, "--ttl", "6s", "--kill-after", "100ms")
+	if err := syscall.Kill(p.keeper(), syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	steal(t, p, plain)
+	_ = p.cmd.Wait()
+	if living := p.living(); living != nil {
+		t.Errorf("left: %v", living)
+	}
+	if code := p.cmd.ProcessState.ExitCode(); code != exitLost {
+		t.Errorf("exit code %d, errors %q", code, p.stderr())
+	}
+}
+
+// procs is a command that runs the script, and its directory.
+type procs struct {
+	cmd *exec.Cmd
+	dir string
+}
+
+func (p *procs) stderr() string { return content(filepath.Join(p.dir, "stderr")) }
+
+func (p *procs) wrapper() int { return p.cmd.Process.Pid }
+
+// keeper is the parent of the command.
+func (p *procs) keeper() int {
+	fields := strings.Fields(content(fmt.Sprintf("/proc/%s/stat", content(filepath.Join(p.dir, "child")))))
+	pid, _ := strconv.Atoi(fields[3])
+	return pid
+}
+
+// Signals end the wait for a key, and nothing has run.
+func TestRunInterruptedWhileWaiting(t *testing.T) {
+	t.Parallel()
+	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
+		t.Run(s.String(), func(t *testing.T) {
+			t.Parallel()
+			dsn, plain := sqliteFile(t)
+			p := startTree(t, dsn, "HUP", forever)
+			waiting := self(t, dsn, "run", "--name", "n", "--wait", "1h", "echo", "ran")
+			var out strings.Builder
+			waiting.Stdout = &out
+			if err := waiting.Start(); err != nil {
+				t.Fatal(err)
+			}
+			// It has the database open when it waits.
+			await(t, "it waits", func() bool {
+				files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", waiting.Process.Pid))
+				for _, file := range files {
+					if path, _ := os.Readlink(file); strings.HasSuffix(path, "test.db") {
+						return true
+					}
+				}
+				return false
+			})
+			if err := waiting.Process.Signal(s); err != nil {
+				t.Fatal(err)
+			}
+			_ = waiting.Wait()
+			if code := waiting.ProcessState.ExitCode(); code != 128+int(s) || out.String() != "" {
+				t.Errorf("exit code %d, output %q", code, out.String())
+			}
+			if n := count(t, plain, "SELECT token FROM exclusive_lease"); n != 1 {
+				t.Errorf("token %d", n)
+			}
+			send(syscall.SIGTERM)(t, p, plain)
+			_ = p.cmd.Wait()
+		})
+	}
+}
+
+// A command that is stopped, as one is that reads from a terminal, still ends.
+func TestRunEndsStoppedCommand(t *testing.T) {
+	t.Parallel()
+	dsn, _ := sqliteFile(t)
+	p := startTree(t, dsn, "HUP", forever)
+	pid, _ := strconv.Atoi(content(filepath.Join(p.dir, "child")))
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	send(syscall.SIGINT)(t, p, nil)
+	_ = p.cmd.Wait()
+	if code := p.cmd.ProcessState.ExitCode(); code != 128+2 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// The command may do what it likes with a signal.
+func TestRunForwardsSignals(t *testing.T) {
+	t.Parallel()
+	dsn, _ := sqliteFile(t)
+	dir := t.TempDir()
+	script := `for s in HUP INT QUIT TERM USR1 USR2; do trap "echo $s >>$dir/got" $s; done
+		echo >$dir/ready
+		until test -e $dir/end; do sleep 0.01; done`
+	cmd := self(t, dsn, "run", "--name", "n", "sh", "-c", script)
+	cmd.Env = append(cmd.Env, "dir="+dir)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the command runs", func() bool { return exists(dir + "/ready") })
+	want := ""
+	for name, s := range map[string]syscall.Signal{
+		"HUP": syscall.SIGHUP, "INT": syscall.SIGINT, "QUIT": syscall.SIGQUIT, "TERM": syscall.SIGTERM,
+		"USR1": syscall.SIGUSR1, "USR2": syscall.SIGUSR2,
+	} {
+		if err := cmd.Process.Signal(s); err != nil {
+			t.Fatal(err)
+		}
+		want = strings.TrimSpace(want + "\n" + name)
+		await(t, "the command gets "+name, func() bool { return content(dir+"/got") == want })
+	}
+	if err := os.WriteFile(dir+"/end", nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/exclusive-go/exclusive"
+	"github.com/exclusive-go/exclusive/uniquetask"
+)
+
+const tasksHelp = `Shows the runs of tasks that are remembered, of one task or of all: those done,
+those that failed, and those under way. A run is "lost" if its holder's heartbeat
+is missing: the next who wants it takes it over. With --json there are also the
+earlier attempts of each run. NAME is that of a task.
+
+`
+
+const tasksExample = `  exclusive tasks
+  exclusive tasks report --state failed
+  exclusive tasks report --last 7 --json`
+
+// runJSON is a run of a task.
+type runJSON struct {
+	Task    string        `json:"task"`
+	Run     string        `json:"run"`
+	State   string        `json:"state"`
+	Attempt int           `json:"attempt"`
+	Token   int64         `json:"token"`
+	Holder  string        `json:"holder"`
+	Grant   string        `json:"grant"`
+	Started time.Time     `json:"started"`
+	Ended   time.Time     `json:"ended,omitzero"`
+	Free    time.Time     `json:"free,omitzero"` // when it may begin again
+	Error   string        `json:"error,omitempty"`
+	Earlier []attemptJSON `json:"earlier,omitempty"`
+}
+
+type attemptJSON struct {
+	State   string    `json:"state"`
+	Attempt int       `json:"attempt"`
+	Token   int64     `json:"token"`
+	Holder  string    `json:"holder"`
+	Started time.Time `json:"started"`
+	Ended   time.Time `json:"ended"`
+	Error   string    `json:"error,omitempty"`
+}
+
+func runOf(task string, r uniquetask.Run) runJSON {
+	j := runJSON{
+		Task: task, Run: r.Run, State: string(r.State), Attempt: r.Attempt, Token: r.Token, Holder: r.Holder, Grant: r.GrantID,
+		Started: r.Started.UTC(), Ended: r.Ended, Error: r.Err,
+	}
+	if !r.Ended.IsZero() {
+		j.Ended = r.Ended.UTC()
+	}
+	switch {
+	case r.State == uniquetask.Running && !r.Live:
+		j.State, j.Free = string(uniquetask.Lost), r.Free.UTC()
+	case r.State != uniquetask.Done:
+		j.Free = r.Free.UTC()
+	}
+	for _, a := range r.Earlier {
+		j.Earlier = append(j.Earlier, attemptJSON{string(a.State), a.Attempt, a.Token, a.Holder, a.Started.UTC(), a.Ended.UTC(), a.Err})
+	}
+	return j
+}
+
+// tasks lists runs.
+type tasks struct {
+	database
+	state  string
+	last   int
+	watch  time.Duration
+	asJSON bool
+}
+
+func tasksCommand(env environment) *cobra.Command {
+	var l tasks
+	cmd := &cobra.Command{
+		Use: "tasks [NAME…]", Short: "Show the runs of tasks that are remembered", Long: tasksHelp + sqlHelp + durationHelp + showExit,
+		Example: tasksExample,
+		RunE: func(cmd *cobra.Command, names []string) error {
+			if err := oneOf("--state", l.state, "", "running", "lost", "failed", "done"); err != nil {
+				return err
+			}
+			if l.last < 0 || l.watch < 0 {
+				return usageError("--last and --watch must not be negative")
+			}
+			ctx := cmd.Context()
+			return l.operate(ctx, env, func(k *keys) error {
+				if k.redis != nil {
+					return usageError("Redis keeps no runs; name the database of SQL")
+				}
+				return watch(ctx, env, l.watch, l.asJSON, func(w io.Writer) error { return l.show(ctx, k, names, w) })
+			})
+		},
+	}
+	l.databaseFlags(cmd.Flags())
+	flags := cmd.Flags()
+	flags.StringVar(&l.state, "state", "", "only runs that are running, lost, failed or done")
+	flags.IntVar(&l.last, "last", 0, "only the last ones of each task, in the order of their keys (default: all)")
+	watchFlag(flags, &l.watch)
+	flags.BoolVar(&l.asJSON, "json", false, "write a JSON list")
+	completeValues(cmd, "state", "running", "lost", "failed", "done")
+	return cmd
+}
+
+func (l *tasks) show(ctx context.Context, k *keys, names []string, w io.Writer) error {
+	state := uniquetask.State(l.state)
+	if state == uniquetask.Lost {
+		state = uniquetask.Running
+	}
+	list, begin := []runJSON{}, 0 // of the task
+	err := k.eachRun(ctx, names, state, func(task string, r uniquetask.Run) error {
+		if begin < len(list) && list[begin].Task != task {
+			begin = len(list)
+		}
+		if j := runOf(task, r); l.state == "" || l.state == j.State {
+			list = append(list, j)
+		}
+		if l.last > 0 && len(list)-begin > l.last {
+			list = slices.Delete(list, begin, begin+1)
+		}
+		return nil
+	})
+	switch {
+	case errors.Is(err, exclusive.ErrSchema):
+		return fmt.Errorf("%w; exclusive init makes the tables", err)
+	case err != nil:
+		return err
+	}
+	return write(w, l.asJSON, list, writeRuns)
+}
+
+func writeRuns(w io.Writer, list []runJSON) error {
+	rows := [][]string{{"TASK", "RUN", "STATE", "ATTEMPT", "HOLDER", "STARTED", "ENDED", "FREE", "ERROR"}}
+	for _, r := range list {
+		rows = append(rows, []string{r.Task, r.Run, r.State, strconv.Itoa(r.Attempt), r.Holder, stamp(r.Started), stamp(r.Ended), stamp(r.Free), r.Error})
+	}
+	return writeTable(w, rows)
+}
