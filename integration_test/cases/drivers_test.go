@@ -1,0 +1,579 @@
+package cases_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/exclusive-go/exclusive"
+	"github.com/exclusive-go/exclusive/casupdate"
+	"github.com/exclusive-go/exclusive/db/mysqldb"
+	"github.com/exclusive-go/exclusive/db/sqldb"
+	"github.com/exclusive-go/exclusive/exclusivetest"
+	"github.com/exclusive-go/exclusive/fencing"
+	"github.com/exclusive-go/exclusive/integration_test/cases/pool"
+	"github.com/exclusive-go/exclusive/integration_test/matrix"
+	"github.com/exclusive-go/exclusive/integration_test/proxy"
+	"github.com/exclusive-go/exclusive/integration_test/strategies"
+	"github.com/exclusive-go/exclusive/internal/db"
+	"github.com/exclusive-go/exclusive/rowlock"
+	"github.com/exclusive-go/exclusive/uniquetask"
+)
+
+// A commit whose answer is lost is told as unknown, or looked up; the call that
+// repeats it replays what was stored, or runs what was not.
+// Elsewhere a commit that timed out was repeated although the server had
+// committed: the counter was 2.
+func TestB073_CommitUnknown(t *testing.T) {
+	t.Parallel()
+	matrix.Shared(t, testB073[pgx.Tx], testB073[*sql.Tx])
+}
+
+func testB073[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	if !target.Networked() {
+		return
+	}
+	place := strategies.All[Tx]()[0].SetUp(t, target)
+	open := func(target *matrix.Target[Tx]) *fencing.Leases[Tx] {
+		leases, err := fencing.New(target.DB, fencing.Config{TTL: forever})
+		return opened(t, leases, err)
+	}
+	once := func(ctx context.Context, target *matrix.Target[Tx], leases *fencing.Leases[Tx], key string) (result []byte, err error) {
+		err = inTx(ctx, target, func(ctx context.Context, tx Tx) error {
+			result, err = leases.Once(ctx, tx, key, nil, func(ctx context.Context) ([]byte, error) {
+				return []byte("r"), place.Write(ctx, tx, key, "once")
+			})
+			return err
+		})
+		return result, err
+	}
+	near := open(target)
+	for name, verdict := range map[string]proxy.Verdict{"answer lost": proxy.CutAfter, "never arrived": proxy.Cut, "slow": proxy.Pass} {
+		key := place.MustKey(t)
+		far, p := through(t, target, matrix.Options{})
+		leases := open(far)
+		var met atomic.Bool
+		p.Intercept(func(data []byte) proxy.Verdict {
+			if !proxy.IsCommit(data) || !met.CompareAndSwap(false, true) {
+				return proxy.Pass
+			}
+			if name == "slow" {
+				time.Sleep(time.Second)
+			}
+			return verdict
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		if name == "slow" { // its deadline passes while COMMIT is on its way
+			p.Intercept(func(data []byte) proxy.Verdict {
+				if proxy.IsCommit(data) && met.CompareAndSwap(false, true) {
+					cancel()
+					time.Sleep(time.Second)
+				}
+				return proxy.Pass
+			})
+		}
+		_, err := once(ctx, far, leases, key)
+		cancel()
+		if !met.Load() {
+			t.Fatalf("%s: no COMMIT was seen: %v", name, err)
+		}
+		_, n := place.Stored(t, key)
+		switch name {
+		case "slow": // the answer is waited for
+			if err != nil || n != 1 {
+				t.Errorf("%s: %d effects, %v", name, n, err)
+			}
+		default:
+			wantErr(t, name, err, db.ErrCommitUnknown)
+			if want := int64(0); name == "never arrived" && n != want {
+				t.Errorf("%s: %d effects", name, n)
+			}
+		}
+		result, err := once(t.Context(), target, near, key)
+		if err != nil || string(result) != "r" {
+			t.Errorf("%s: the repetition: %q, %v", name, result, err)
+		}
+		if _, n := place.Stored(t, key); n != 1 {
+			t.Errorf("%s: %d effects after the repetition", name, n)
+		}
+	}
+
+	// An acquire whose caller could not wait for the answer does not stand in
+	// the way of its own repetition.
+	far, p := through(t, target, matrix.Options{})
+	leases := open(far)
+	free(t, leases, newKey()) // connected, prepared
+	key := newKey()
+	p.Intercept(func([]byte) proxy.Verdict { return proxy.Mute })
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, err := leases.TryAcquire(ctx, key)
+	wantErr(t, "acquire", err, context.DeadlineExceeded)
+	p.Intercept(nil)
+	p.Cut()
+	free(t, leases, key)
+}
+
+// badConn opens a target of database/sql anew whose driver says, once after each
+// arm, that the connection is bad, although the server has run the statement.
+func badConn(t testing.TB, target *matrix.Target[*sql.Tx]) (d db.DB[*sql.Tx], arm func(words ...string), met func() bool) {
+	t.Helper()
+	lie := new(pool.Lie)
+	p := opened(t, sql.OpenDB(lie.Connector(t, target.Dialect, target.Address().DSN)), nil)
+	switch target.Dialect {
+	case "postgres":
+		d = sqldb.NewPostgres(p)
+	case "sqlite":
+		d = sqldb.NewSQLite(p)
+	default:
+		d = mysqldb.New(p)
+	}
+	return d, lie.Arm, lie.Told
+}
+
+// A statement that database/sql sends again after it was run has one effect, and
+// its caller is told so.
+// Elsewhere drivers said "bad connection" when the server had run the statement:
+// updates ran up to three times, and an own claim was taken for a rival's.
+func TestB074_SentTwice(t *testing.T) {
+	t.Parallel()
+	matrix.Shared(t, nil, testB074)
+}
+
+func testB074(t *testing.T, target *matrix.Target[*sql.Tx]) {
+	if target.Name == "lib_pq" {
+		return // the lie is database/sql's affair, and told with one driver of each server
+	}
+	strategies.Tables(t, target)
+	d, arm, told := badConn(t, target)
+	lied := func(what string) {
+		t.Helper()
+		if !told() {
+			t.Errorf("%s: no statement was sent twice", what)
+		}
+	}
+	key := newKey()
+	target.MustExec(t, "INSERT INTO job (id, state) VALUES (?, 'PENDING')", key)
+
+	leases, err := fencing.New(d, fencing.Config{TTL: forever})
+	opened(t, leases, err)
+	free(t, leases, newKey()) // the schema is checked
+	arm("INSERT INTO", "exclusive_lease")
+	lease := acquire(t, leases, key)
+	lied("acquire")
+	if stored := target.Int(t, "SELECT token FROM exclusive_lease WHERE lease_key = ?", []byte(key)); stored != lease.Grant().Token || lease.Grant().Attempt != 1 {
+		t.Errorf("token %d is stored, and told is %+v", stored, lease.Grant())
+	}
+	arm("exclusive_lease")
+	if err := lease.Renew(t.Context()); err != nil { // it is the caller's to repeat
+		wantErr(t, "renew", err, exclusive.ErrUnavailable)
+		must(t, "renew again", lease.Renew(t.Context()))
+	}
+	lied("renew")
+	arm("UPDATE", "exclusive_lease")
+	must(t, "release", lease.Release(t.Context()))
+	lied("release")
+
+	tasks, err := uniquetask.New(d, uniquetask.Config{Task: newKey(), TTL: forever})
+	opened(t, tasks, err)
+	must(t, "the schema is checked", tasks.Do(t.Context(), "first", nothing))
+	runs := 0
+	arm("INSERT INTO", "exclusive_task")
+	must(t, "do", tasks.Do(t.Context(), key, func(_ context.Context, g exclusive.Grant) error {
+		lied("claim")
+		if g.Attempt != 1 {
+			t.Errorf("attempt %d", g.Attempt)
+		}
+		runs++
+		arm("UPDATE", "exclusive_task", "done")
+		return tasks.SetResult(g, []byte("r"))
+	}))
+	lied("finish")
+	if got := doneWith(t, tasks.Do(t.Context(), key, nothing)); got != "r" || runs != 1 {
+		t.Errorf("%d runs, the result is %q", runs, got)
+	}
+
+	table, err := casupdate.New(d, casupdate.Config{
+		Table: "job", From: "PENDING", Claimed: "PROCESSING", Done: "DONE", TokenColumn: "token", GrantColumn: "grant_id",
+		Transitions: []casupdate.Transition{{From: "DONE", To: "ARCHIVED"}},
+	})
+	opened(t, table, err)
+	arm("UPDATE", "job")
+	must(t, "do", table.Do(t.Context(), key, func(context.Context, exclusive.Grant) error {
+		lied("claim of a row")
+		arm("UPDATE", "job")
+		runs++
+		return nil
+	}))
+	lied("finish of a row")
+	arm("UPDATE", "job")
+	must(t, "transition", table.Transition(t.Context(), key, "DONE", "ARCHIVED"))
+	lied("transition")
+	if state, err := table.State(t.Context(), key); err != nil || state != "ARCHIVED" || runs != 2 {
+		t.Errorf("%d runs, the state is %q, %v", runs, state, err)
+	}
+}
+
+// Whoever cancels is told that he did, wherever the call was at that moment, and
+// soon; never that the key is held.
+// Elsewhere it was ErrTxDone one time and "failed to acquire" the next, and the
+// pause between two tries did not end.
+func TestB076_CancelAnywhere(t *testing.T) {
+	t.Parallel()
+	eachStrategy(t, testB076, testB076)
+}
+
+func testB076[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Strategy[Tx]) {
+	place := s.SetUp(t, target)
+	other := target.Another(t, matrix.Options{})
+	holder := place.New(t, other, exclusivetest.Config{TTL: forever})
+	x := place.New(t, target, exclusivetest.Config{TTL: forever, Wait: forever})
+	judge := func(what string, err error) {
+		t.Helper()
+		if !errors.Is(err, context.Canceled) || errors.Is(err, exclusive.ErrHeld) || errors.Is(err, exclusive.ErrUnavailable) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	key := place.MustKey(t)
+	err := holder.Do(t.Context(), key, func(hctx context.Context, _ exclusive.Grant) error {
+		for range size(100, 8) {
+			ctx, cancel := context.WithCancel(hctx)
+			told := make(chan error, 1)
+			go func() { told <- x.Do(ctx, key, nothing) }()
+			time.Sleep(rand.N(60 * time.Millisecond))
+			cancel()
+			select {
+			case err := <-told:
+				judge("while it waits", err)
+			case <-time.After(patience):
+				t.Error("a cancelled wait does not end")
+			}
+		}
+		return errBusiness
+	})
+	wantErr(t, "the holder", err, errBusiness)
+
+	for n := range size(100, 4) {
+		key := place.MustKey(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		committed := false
+		err := x.Do(ctx, key, func(ctx context.Context, g exclusive.Grant) error {
+			if n%2 == 0 { // in work
+				cancel()
+				return ctx.Err()
+			}
+			err := x.Commit(ctx, g, func(ctx context.Context, tx Tx) error {
+				if err := place.Write(ctx, tx, key, "cancelled"); err != nil {
+					return err
+				}
+				cancel()
+				return place.Write(ctx, tx, key, "cancelled")
+			})
+			committed = err == nil
+			return err
+		})
+		cancel()
+		if committed {
+			t.Error("committed after its context had ended")
+		}
+		judge("in work", err)
+		if _, n := place.Stored(t, key); n != 0 {
+			t.Errorf("%d results of a cancelled call", n)
+		}
+	}
+}
+
+// slow is a statement that lasts long enough to be cancelled.
+var slow = map[string]string{
+	"postgres": "SELECT pg_sleep(3)",
+	"mysql":    "SELECT SLEEP(3)",
+	"mariadb":  "SELECT SLEEP(3)",
+	"sqlite":   "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000000) SELECT COUNT(*) FROM n",
+}
+
+// A statement that is cancelled within a Commit is told as the cancellation,
+// whatever becomes of the rollback; the key is free, and the pool whole.
+// Elsewhere the rollback on the closed connection failed, and its error took the
+// place of the real one.
+func TestB077_RollbackAfterCancel(t *testing.T) {
+	t.Parallel()
+	eachStrategy(t, testB077, testB077)
+}
+
+func testB077[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Strategy[Tx]) {
+	if s.Name != "rowlock" && s.Name != "fencing" {
+		return // the others commit as fencing does
+	}
+	place := s.SetUp(t, target)
+	key := place.MustKey(t)
+	x := place.New(t, target, exclusivetest.Config{TTL: forever})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	err := x.Do(ctx, key, func(ctx context.Context, g exclusive.Grant) error {
+		return x.Commit(ctx, g, func(ctx context.Context, tx Tx) error {
+			if err := place.Write(ctx, tx, key, "cancelled"); err != nil {
+				return err
+			}
+			time.AfterFunc(50*time.Millisecond, cancel)
+			return target.Exec(ctx, tx, slow[target.Dialect])
+		})
+	})
+	wantErr(t, "do", err, context.Canceled)
+	if text := err.Error(); !strings.Contains(text, "cancel") {
+		t.Errorf("the message does not say it: %v", err)
+	}
+	stores(t, place, place.New(t, target.Another(t, matrix.Options{}), exclusivetest.Config{Wait: patience}), key, "next")
+	await(t, "all connections are back", func() bool { return target.InUse() == 0 })
+	for range 12 { // more than the pool has connections
+		must(t, "a statement on the pool", inTx(t.Context(), target, func(ctx context.Context, tx Tx) error {
+			return target.Exec(ctx, tx, "SELECT 1")
+		}))
+	}
+}
+
+// readOnly are options of sessions that cannot write, as on a demoted primary.
+var readOnly = map[string]map[string]string{
+	"postgres": {"default_transaction_read_only": "on"},
+	"mysql":    {"transaction_read_only": "1"},
+	"mariadb":  {"tx_read_only": "1"},
+	"sqlite":   {"_pragma": "query_only(1)"},
+}
+
+// A server that has become read-only is unavailable: nothing runs, no token is
+// given out, and when it can write again all goes on with the same pool.
+// Elsewhere every write failed until the process was started again, or the key
+// counted as held. The failover is a pool that is swapped: the servers of the
+// tests are shared, and must stay writable for others.
+func TestB079_ReadOnlyAfterFailover(t *testing.T) {
+	t.Parallel()
+	matrix.Shared(t, testB079[pgx.Tx], testB079[*sql.Tx])
+}
+
+func testB079[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	strategies.Tables(t, target)
+	demoted := target.Another(t, matrix.Options{Params: readOnly[target.Dialect]})
+	p := pool.New(target.DB)
+	leases, err := fencing.New[Tx](p, fencing.Config{TTL: forever})
+	opened(t, leases, err)
+	tasks, err := uniquetask.New[Tx](p, uniquetask.Config{Task: newKey()})
+	opened(t, tasks, err)
+	table, err := casupdate.New[Tx](p, casupdate.Config{Table: "job", From: "PENDING", Claimed: "PROCESSING", Done: "DONE"})
+	opened(t, table, err)
+	locks, err := rowlock.New[Tx](p, rowlock.Config{})
+	must(t, "open", err)
+
+	key := newKey()
+	target.MustExec(t, "INSERT INTO job (id, state) VALUES (?, 'PENDING')", key)
+	held := acquire(t, leases, newKey())
+	ran := func(context.Context, exclusive.Grant) error { t.Error("work ran"); return nil }
+	once := func(fail bool) error {
+		return db.InTx(t.Context(), db.DB[Tx](p), func(ctx context.Context, tx Tx, _ db.Runner) error {
+			_, err := leases.Once(ctx, tx, key, nil, func(context.Context) ([]byte, error) {
+				if fail {
+					t.Error("apply ran")
+				}
+				return nil, nil
+			})
+			return err
+		})
+	}
+	p.Swap(demoted.DB)
+	_, tryErr := leases.TryAcquire(t.Context(), key)
+	for what, err := range map[string]error{
+		"acquire": tryErr,
+		"do":      leases.Do(t.Context(), key, ran),
+		"task":    tasks.Do(t.Context(), key, ran),
+		"row":     table.Do(t.Context(), key, ran),
+		"lock":    locks.Do(t.Context(), key, ran),
+		"renew":   held.Renew(t.Context()),
+		"release": held.Release(t.Context()),
+	} {
+		if !errors.Is(err, exclusive.ErrUnavailable) || errors.Is(err, exclusive.ErrHeld) || errors.Is(err, exclusive.ErrLost) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if target.Name != "lib_pq" { // it begins every transaction with READ WRITE, which a demoted server refuses and these sessions do not
+		wantErr(t, "once", once(true), exclusive.ErrUnavailable)
+	}
+	p.Swap(target.DB)
+	must(t, "release", held.Release(t.Context()))
+	lease := acquire(t, leases, key)
+	must(t, "release", lease.Release(t.Context()))
+	for what, x := range map[string]exclusive.Exclusive{"task": tasks, "row": table, "lock": locks} {
+		must(t, what, x.Do(t.Context(), key, nothing))
+	}
+	must(t, "once", once(false))
+}
+
+// A check takes nothing but a transaction that is open, so no lock can end with
+// its statement; counters that are read and written under it lose nothing.
+// Elsewhere FOR UPDATE was sent outside a transaction, or on another connection.
+// What is no transaction, a pool or a single connection, is refused by the
+// compiler: the type of the transaction comes from the adapter.
+func TestB080_CheckNeedsTransaction(t *testing.T) {
+	t.Parallel()
+	eachStrategy(t, testB080, testB080)
+}
+
+func testB080[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Strategy[Tx]) {
+	place := s.SetUp(t, target)
+	x := place.New(t, target, exclusivetest.Config{TTL: forever})
+	key := place.MustKey(t)
+	over, err := target.BeginPast(t.Context())
+	must(t, "begin", err)
+	must(t, "rollback", target.DB.Rollback(over))
+	err = x.Do(t.Context(), key, func(ctx context.Context, g exclusive.Grant) error {
+		if err := x.Check(ctx, *new(Tx), g); !errors.Is(err, exclusive.ErrInvalid) && !errors.Is(err, exclusive.ErrUnsupported) {
+			t.Errorf("no transaction: %v", err)
+		}
+		if err := x.Check(ctx, over, g); err == nil {
+			t.Error("a transaction that is over was accepted")
+		}
+		return errBusiness
+	})
+	wantErr(t, "do", err, errBusiness)
+
+	if s.Name != "rowlock" && s.Name != "fencing" && s.Name != "fencing_guarded_here" {
+		return // once-only strategies have nothing to count, and other issuers' grants are checked as here
+	}
+	rounds := size(200, 25)
+	counter := place.MustKey(t)
+	var workers sync.WaitGroup
+	for range 2 {
+		y := place.New(t, target.Another(t, matrix.Options{}), exclusivetest.Config{TTL: forever, Wait: forever})
+		workers.Go(func() {
+			for range rounds {
+				err := y.Do(t.Context(), counter, func(ctx context.Context, g exclusive.Grant) error {
+					return y.Commit(ctx, g, func(ctx context.Context, tx Tx) error {
+						body, err := place.Read(ctx, tx, counter)
+						if err != nil {
+							return err
+						}
+						n := 0
+						if body != "" {
+							if _, err := fmt.Sscan(body, &n); err != nil {
+								return err
+							}
+						}
+						return place.Write(ctx, tx, counter, fmt.Sprint(n+1))
+					})
+				})
+				if err != nil {
+					t.Errorf("count: %v", err)
+				}
+			}
+		})
+	}
+	workers.Wait()
+	if body, _ := place.Stored(t, counter); body != fmt.Sprint(2*rounds) {
+		t.Errorf("counted %s of %d", body, 2*rounds)
+	}
+}
+
+// When the pool leads to a copy of the database without the lease, the holder
+// is told, and what it then commits is stored in neither.
+// A failover is more than a server that cannot write: the new one may have
+// forgotten the newest grants.
+func TestDriverOwn_FailoverWithoutLease(t *testing.T) {
+	t.Parallel()
+	matrix.Drivers(t, testFailoverWithoutLease[pgx.Tx], testFailoverWithoutLease[*sql.Tx])
+}
+
+func testFailoverWithoutLease[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	key := newKey()
+	promoted := target.Fresh(t)
+	for _, place := range []*matrix.Target[Tx]{target, promoted} {
+		strategies.Tables(t, place)
+		place.MustExec(t, "INSERT INTO result VALUES (?, '', 0)", key)
+	}
+	p := pool.New(target.DB)
+	leases, err := fencing.New[Tx](p, fencing.Config{TTL: 6 * time.Second})
+	opened(t, leases, err)
+	err = leases.Do(t.Context(), key, func(ctx context.Context, g exclusive.Grant) error {
+		p.Swap(promoted.DB)
+		err := leases.Commit(ctx, g, func(ctx context.Context, tx Tx) error {
+			return target.Exec(ctx, tx, target.Bind("UPDATE result SET n = n + 1 WHERE name = ?"), key)
+		})
+		wantErr(t, "commit on the copy", err, exclusive.ErrLost)
+		ended(t, "work's context", ctx.Done())
+		return nil
+	})
+	wantErr(t, "do", err, exclusive.ErrLost)
+	for _, place := range []*matrix.Target[Tx]{target, promoted} {
+		if n := place.Int(t, "SELECT n FROM result WHERE name = ?", key); n != 0 {
+			t.Errorf("%d results", n)
+		}
+	}
+}
+
+// A COMMIT that the server refuses is a conflict: apply ran once, nothing is
+// stored, and the key can be had again.
+// Serialization failures and deadlocks of a cluster come only there; repeated
+// blindly, work would have run twice.
+func TestDriverOwn_CommitRefused(t *testing.T) {
+	t.Parallel()
+	matrix.Shared(t, testCommitRefused[pgx.Tx], testCommitRefused[*sql.Tx])
+}
+
+func testCommitRefused[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	place := strategies.All[Tx]()[0].SetUp(t, target)
+	p := pool.New(target.DB)
+	leases, err := fencing.New[Tx](p, fencing.Config{TTL: forever})
+	opened(t, leases, err)
+	tasks, err := uniquetask.New[Tx](p, uniquetask.Config{Task: newKey(), TTL: forever})
+	opened(t, tasks, err)
+	locks, err := rowlock.New[Tx](p, rowlock.Config{})
+	must(t, "open", err)
+	for name, x := range map[string]exclusive.Transactional[Tx]{"fencing": leases, "uniquetask": tasks, "rowlock": locks} {
+		key := place.MustKey(t)
+		store := func() (applied int, err error) {
+			err = x.Do(t.Context(), key, func(ctx context.Context, g exclusive.Grant) error {
+				return x.Commit(ctx, g, func(ctx context.Context, tx Tx) error { applied++; return place.Write(ctx, tx, key, name) })
+			})
+			return applied, err
+		}
+		p.OnCommit(func(func() error) error { return db.NotCommitted(errors.New("deadlock found when committing")) })
+		applied, err := store()
+		p.OnCommit(nil)
+		if !errors.Is(err, exclusive.ErrConflict) && !(name == "rowlock" && errors.Is(err, exclusive.ErrLost)) { // whose lock is gone with it
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, n := place.Stored(t, key); applied != 1 || n != 0 {
+			t.Errorf("%s: apply ran %d times, %d results", name, applied, n)
+		}
+		if applied, err = store(); err != nil || applied != 1 {
+			t.Errorf("%s: again: %d, %v", name, applied, err)
+		}
+		if _, n := place.Stored(t, key); n != 1 {
+			t.Errorf("%s: %d results", name, n)
+		}
+	}
+}
+
+// With a pool of one connection every strategy works and commits: no holder
+// needs a second one from the same pool.
+// Elsewhere the holder's own work waited for a connection that the lock held.
+func TestTrap_PoolOfOne(t *testing.T) {
+	t.Parallel()
+	eachStrategy(t, testPoolOfOne, testPoolOfOne)
+}
+
+func testPoolOfOne[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Strategy[Tx]) {
+	place := s.SetUp(t, target)
+	x := place.New(t, target.Another(t, matrix.Options{MaxConns: 1}), exclusivetest.Config{TTL: forever, NoRenew: true, Wait: patience})
+	var workers sync.WaitGroup
+	for range 4 {
+		key := place.MustKey(t)
+		workers.Go(func() { stores(t, place, x, key, "mine") })
+	}
+	workers.Wait()
+}

@@ -1,0 +1,671 @@
+package cases_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/exclusive-go/exclusive"
+	"github.com/exclusive-go/exclusive/casupdate"
+	"github.com/exclusive-go/exclusive/db/mysqldb"
+	"github.com/exclusive-go/exclusive/db/pgxdb"
+	"github.com/exclusive-go/exclusive/db/sqldb"
+	"github.com/exclusive-go/exclusive/exclusivetest"
+	"github.com/exclusive-go/exclusive/fencing"
+	"github.com/exclusive-go/exclusive/integration_test/cases/session"
+	"github.com/exclusive-go/exclusive/integration_test/matrix"
+	"github.com/exclusive-go/exclusive/integration_test/strategies"
+	"github.com/exclusive-go/exclusive/internal/db"
+	"github.com/exclusive-go/exclusive/rowlock"
+	"github.com/exclusive-go/exclusive/uniquetask"
+)
+
+// sqlState is the code of the server's error in err, if there is one.
+func sqlState(err error) string {
+	var server interface{ SQLState() string }
+	if errors.As(err, &server) {
+		return server.SQLState()
+	}
+	return ""
+}
+
+// Whoever asks for an operation while another transaction applies it gets that
+// one's result, never an empty one, and does not apply it again. In the field
+// INSERT … ON CONFLICT DO NOTHING RETURNING gave no row, and callers took that for
+// "not found".
+func TestB059_NoRowReturned(t *testing.T) {
+	t.Parallel()
+	matrix.Drivers(t, testNoRowReturned[pgx.Tx], testNoRowReturned[*sql.Tx], "postgres", "mysql", "mariadb")
+}
+
+func testNoRowReturned[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	ctx := t.Context()
+	target.Migrate(t, "")
+	callers := size(20, 8)
+	many := target.Another(t, matrix.Options{MaxConns: callers + 2})
+	leases := leasesOn(t, many, fencing.Config{})
+	tasks := tasksOn(t, many, uniquetask.Config{Wait: patience})
+	hasty := tasksOn(t, many, uniquetask.Config{})
+	again := func(context.Context) ([]byte, error) { t.Error("it was applied again"); return nil, nil }
+	once := func(ctx context.Context, apply func(context.Context) ([]byte, error)) (result []byte, err error) {
+		err = inTx(ctx, many, func(ctx context.Context, tx Tx) error {
+			result, err = leases.Once(ctx, tx, "op-1", []byte("payload"), apply)
+			return err
+		})
+		return result, err
+	}
+	var wg sync.WaitGroup
+	must(t, "the first transaction", inTx(ctx, target, func(ctx context.Context, tx Tx) error {
+		if _, err := leases.Once(ctx, tx, "op-1", []byte("payload"), func(context.Context) ([]byte, error) { return []byte("r"), nil }); err != nil {
+			return err
+		}
+		for range callers {
+			wg.Go(func() {
+				if result, err := once(soon(t), again); err != nil || string(result) != "r" {
+					t.Errorf("a later caller got %q, %v", result, err)
+				}
+			})
+		}
+		session.AwaitWaiting(t, target.Plain, target.Dialect, callers, nil)
+		return nil
+	}))
+	wg.Wait()
+
+	must(t, "the first run", tasks.Do(ctx, "run-1", func(ctx context.Context, g exclusive.Grant) error {
+		must(t, "result", tasks.SetResult(g, []byte("r")))
+		return tasks.Commit(ctx, g, func(ctx context.Context, _ Tx) error {
+			for range 3 {
+				wg.Go(func() {
+					err := tasks.Do(soon(t), "run-1", nothing)
+					wantErr(t, "a later run", err, exclusive.ErrDone)
+					var e *exclusive.Error
+					if errors.As(err, &e) && string(e.Result) != "r" {
+						t.Errorf("a later run got %q", e.Result)
+					}
+				})
+			}
+			if err := hasty.Do(ctx, "run-1", nothing); !errors.Is(err, exclusive.ErrHeld) {
+				t.Errorf("a run that does not wait: %v", err)
+			}
+			return nil
+		})
+	}))
+	wg.Wait()
+
+	if target.Dialect != "postgres" {
+		return
+	}
+	// The twin: both statements in one see the same snapshot.
+	target.MustExec(t, "CREATE TABLE naive (id text PRIMARY KEY, result text)")
+	first := session.Begin(t, target.Plain)
+	first.Exec("INSERT INTO naive VALUES ('op', 'r')")
+	rows := make(chan int, 1)
+	wg.Go(func() {
+		n := 0
+		r, err := target.Plain.QueryContext(ctx, `WITH i AS (INSERT INTO naive VALUES ('op', 'r') ON CONFLICT DO NOTHING RETURNING result)
+			SELECT result FROM i UNION ALL SELECT result FROM naive WHERE id = 'op'`)
+		if err == nil {
+			for r.Next() {
+				n++
+			}
+			err = errors.Join(r.Err(), r.Close())
+		}
+		if err != nil {
+			t.Errorf("the twin: %v", err)
+		}
+		rows <- n
+	})
+	session.AwaitWaiting(t, target.Plain, target.Dialect, 1, nil)
+	first.Commit()
+	if n := <-rows; n != 0 {
+		t.Errorf("insert-or-select in one statement gave %d rows", n)
+	}
+	wg.Wait()
+}
+
+// A refusal leaves the caller's transaction usable: what was written in it can be
+// committed. In the field a unique violation inside it aborted the transaction, and
+// every later statement failed with 25P02.
+func TestB061_RefusalSparesTransaction(t *testing.T) {
+	t.Parallel()
+	matrix.Drivers(t, testRefusalSparesTransaction[pgx.Tx], testRefusalSparesTransaction[*sql.Tx])
+}
+
+func testRefusalSparesTransaction[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	ctx := t.Context()
+	target.Migrate(t, "")
+	target.MustExec(t, "CREATE TABLE business (name varchar(40) PRIMARY KEY)")
+	leases := leasesOn(t, target, fencing.Config{TTL: forever, NoRenew: true})
+	tasks := tasksOn(t, target, uniquetask.Config{TTL: forever, NoRenew: true})
+	guard, err := fencing.NewGuard(target.DB, fencing.GuardConfig{})
+	must(t, "guard", err)
+	jobs := jobsOn(t, target, jobConfig(), "")
+	versions, err := casupdate.NewVersioned(target.DB, casupdate.VersionConfig{Table: "job", Key: casupdate.Text("id")})
+	must(t, "versioned", err)
+	addJob(t, target, "k")
+	must(t, "transition", jobs.Transition(ctx, "k", "PENDING", "DONE"))
+
+	former := acquire(t, leases, "k").Grant()
+	target.MustExec(t, "UPDATE exclusive_lease SET expires_at = 0 WHERE lease_key = ?", []byte("k"))
+	newer := acquire(t, leases, "k").Grant()
+	must(t, "register", guard.Register(ctx, newer))
+	must(t, "operation", inTx(ctx, target, func(ctx context.Context, tx Tx) error {
+		_, err := leases.Once(ctx, tx, "op", nil, func(context.Context) ([]byte, error) { return []byte("r"), nil })
+		return err
+	}))
+	var run exclusive.Grant
+	must(t, "run", tasks.Do(ctx, "run", func(_ context.Context, g exclusive.Grant) error { run = g; return nil }))
+
+	errApply := errors.New("apply failed")
+	for name, c := range map[string]struct {
+		call func(ctx context.Context, tx Tx) error
+		want error
+	}{
+		"operation that was applied": {func(ctx context.Context, tx Tx) error {
+			result, err := leases.Once(ctx, tx, "op", nil, nil2(t))
+			if string(result) != "r" {
+				t.Errorf("result %q", result)
+			}
+			return err
+		}, nil},
+		"operation with another payload": {func(ctx context.Context, tx Tx) error {
+			_, err := leases.Once(ctx, tx, "op", []byte("other"), nil2(t))
+			return err
+		}, exclusive.ErrMismatch},
+		"operation that fails": {func(ctx context.Context, tx Tx) error {
+			_, err := leases.Once(ctx, tx, "failing", nil, func(ctx context.Context) ([]byte, error) {
+				return nil, errors.Join(target.Exec(ctx, tx, "INSERT INTO business VALUES ('of the failed operation')"), errApply)
+			})
+			return err
+		}, errApply},
+		"operation with a failing statement": {func(ctx context.Context, tx Tx) error {
+			_, err := leases.Once(ctx, tx, "duplicate", nil, func(ctx context.Context) ([]byte, error) {
+				return nil, target.Exec(ctx, tx, target.Bind("INSERT INTO job (id, state) VALUES (?, '')"), "k")
+			})
+			if err == nil {
+				t.Error("a duplicate key is no error")
+			}
+			return errors.Join(errApply, err)
+		}, errApply},
+		"check of a former holder": {func(ctx context.Context, tx Tx) error { return leases.Check(ctx, tx, former) }, exclusive.ErrFenced},
+		"mark of a former holder":  {func(ctx context.Context, tx Tx) error { return guard.Check(ctx, tx, former) }, exclusive.ErrFenced},
+		"check of a finished run":  {func(ctx context.Context, tx Tx) error { return tasks.Check(ctx, tx, run) }, exclusive.ErrLost},
+		"transition that is done":  {func(ctx context.Context, tx Tx) error { return jobs.TransitionTx(ctx, tx, "k", "PENDING", "DONE") }, exclusive.ErrDone},
+		"transition of no row":     {func(ctx context.Context, tx Tx) error { return jobs.TransitionTx(ctx, tx, "-", "PENDING", "DONE") }, exclusive.ErrNoRow},
+		"update of another version": {func(ctx context.Context, tx Tx) error {
+			return second(versions.UpdateTx(ctx, tx, "k", 7, casupdate.Set{"state": ""}))
+		}, exclusive.ErrConflict},
+		"grant without a token": {func(ctx context.Context, tx Tx) error {
+			return guard.Check(ctx, tx, exclusive.Grant{Key: "k", ID: "id"})
+		}, exclusive.ErrInvalid},
+		"operation without a name":   {func(ctx context.Context, tx Tx) error { return second(leases.Once(ctx, tx, "", nil, nil2(t))) }, exclusive.ErrInvalid},
+		"undeclared transition":      {func(ctx context.Context, tx Tx) error { return jobs.TransitionTx(ctx, tx, "k", "DONE", "x") }, exclusive.ErrInvalid},
+		"check of the actual holder": {func(ctx context.Context, tx Tx) error { return leases.Check(ctx, tx, newer) }, nil},
+	} {
+		err := inTx(ctx, target, func(ctx context.Context, tx Tx) error {
+			if err := target.Exec(ctx, tx, target.Bind("INSERT INTO business VALUES (?)"), name); err != nil {
+				return err
+			}
+			switch err := c.call(ctx, tx); {
+			case c.want == nil:
+				must(t, name, err)
+			default:
+				wantErr(t, name, err, c.want)
+			}
+			// It still takes statements.
+			return target.Exec(ctx, tx, target.Bind("UPDATE business SET name = ? WHERE name = ?"), "kept: "+name, name)
+		})
+		must(t, name+", and COMMIT", err)
+		if target.Int(t, "SELECT COUNT(*) FROM business WHERE name = ?", "kept: "+name) != 1 {
+			t.Errorf("%s: the business row is not there", name)
+		}
+	}
+	if target.Int(t, "SELECT COUNT(*) FROM business WHERE name = 'of the failed operation'") != 0 {
+		t.Error("a failed operation has left what it wrote")
+	}
+	if target.Dialect != "postgres" {
+		return
+	}
+	// The twin.
+	err = inTx(ctx, target, func(ctx context.Context, tx Tx) error {
+		if err := target.Exec(ctx, tx, "INSERT INTO job (id, state) VALUES ('k', '')"); sqlState(err) != "23505" {
+			t.Errorf("a duplicate: %v", err)
+		}
+		return target.Exec(ctx, tx, "SELECT 1")
+	})
+	if sqlState(err) != "25P02" {
+		t.Errorf("after a unique violation: %v", err)
+	}
+}
+
+// nil2 must not be applied.
+func nil2(t *testing.T) func(context.Context) ([]byte, error) {
+	return func(context.Context) ([]byte, error) { t.Error("it was applied"); return nil, nil }
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// At every default isolation contended claims, renewals and finishes are granted or
+// refused, and a conflict in the caller's own transaction is ErrConflict with the
+// server's code. In the field 40001 came out of lock operations as an unknown error.
+func TestB062_SerializationFailures(t *testing.T) {
+	t.Parallel()
+	matrix.Drivers(t, strategies.Each(testSerializationFailures[pgx.Tx]), strategies.Each(testSerializationFailures[*sql.Tx]), "postgres", "mysql", "mariadb")
+}
+
+func testSerializationFailures[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Strategy[Tx]) {
+	place := s.SetUp(t, target)
+	const workers = 8
+	for _, level := range []string{"repeatable read", "serializable"} {
+		strict := target.Isolated(t, level)
+		x := place.New(t, strict, exclusivetest.Config{})
+		other := place.New(t, target.Isolated(t, level), exclusivetest.Config{})
+		for range size(50, 2) { // keys, with four operations of each worker
+			plain, committed := place.MustKey(t), place.MustKey(t)
+			var ran, wrote atomic.Int64
+			var wg sync.WaitGroup
+			for i := range workers {
+				x := x
+				if i%2 == 1 {
+					x = other
+				}
+				wg.Go(func() {
+					for range 2 {
+						err := x.Do(t.Context(), plain, func(context.Context, exclusive.Grant) error { ran.Add(1); return nil })
+						if err != nil && !errors.Is(err, exclusive.ErrHeld) && !errors.Is(err, exclusive.ErrDone) {
+							t.Errorf("%s: do: %v", level, err)
+						}
+						err = x.Do(t.Context(), committed, func(ctx context.Context, g exclusive.Grant) error {
+							err := x.Commit(ctx, g, func(ctx context.Context, tx Tx) error { return place.Write(ctx, tx, committed, "written") })
+							if err == nil {
+								wrote.Add(1)
+							}
+							return err
+						})
+						// What apply did may conflict with others.
+						if err != nil && !errors.Is(err, exclusive.ErrHeld) && !errors.Is(err, exclusive.ErrDone) && !errors.Is(err, exclusive.ErrConflict) {
+							t.Errorf("%s: do with commit: %v", level, err)
+						}
+					}
+				})
+			}
+			wg.Wait()
+			_, stored := place.Stored(t, committed)
+			if stored != wrote.Load() {
+				t.Errorf("%s: %d effects are stored of %d commits", level, stored, wrote.Load())
+			}
+			if s.Promises.OncePerKey && (ran.Load() != 1 || stored > 1) || ran.Load() == 0 {
+				t.Errorf("%s: %d runs, %d effects", level, ran.Load(), stored)
+			}
+		}
+	}
+}
+
+// A lock that the server has ended for idling is lost: Do says so, and nothing that
+// was written under it stays. In the field the work went on without its lock, and a
+// second worker began.
+func TestB064_IdleInTransaction(t *testing.T) {
+	t.Parallel()
+	matrix.Drivers(t, testIdleInTransaction[pgx.Tx], testIdleInTransaction[*sql.Tx], "postgres")
+}
+
+func testIdleInTransaction[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	target.Migrate(t, "rowlock")
+	target.MustExec(t, "CREATE TABLE effect (name text)")
+	idle := target.Another(t, matrix.Options{Params: map[string]string{"idle_in_transaction_session_timeout": "300"}})
+	other := locksOn(t, target, rowlock.Config{Wait: patience})
+	write := func(name string) func(context.Context, Tx) error {
+		return func(ctx context.Context, tx Tx) error {
+			return idle.Exec(ctx, tx, "INSERT INTO effect VALUES ($1)", name)
+		}
+	}
+	for name, cfg := range map[string]rowlock.Config{"no_probe": {NoProbe: true}, "rare_probe": {Probe: time.Hour}} {
+		t.Run(name, func(t *testing.T) {
+			x := locksOn(t, idle, cfg)
+			err := x.Do(t.Context(), name, func(ctx context.Context, g exclusive.Grant) error {
+				// Work elsewhere, until another has the lock.
+				must(t, "another worker", other.Do(t.Context(), name, nothing))
+				err := x.Commit(ctx, g, write(name))
+				wantErr(t, "commit", err, exclusive.ErrLost)
+				// The reason is the last thing that the server says on the
+				// connection; lib/pq does not read it.
+				if state := sqlState(err); state != "25P03" && target.Name != "lib_pq" {
+					t.Errorf("the server's reason cannot be reached: %q in %v", state, err)
+				}
+				return nil
+			})
+			wantErr(t, "do", err, exclusive.ErrLost)
+			err = x.Do(t.Context(), name+"/without commit", func(context.Context, exclusive.Grant) error {
+				must(t, "another worker", other.Do(t.Context(), name+"/without commit", nothing))
+				return nil
+			})
+			wantErr(t, "do without commit", err, exclusive.ErrLost)
+		})
+	}
+	t.Run("probe", func(t *testing.T) {
+		slower := target.Another(t, matrix.Options{Params: map[string]string{"idle_in_transaction_session_timeout": "2000"}})
+		x := locksOn(t, slower, rowlock.Config{Probe: 50 * time.Millisecond})
+		hasty := locksOn(t, target, rowlock.Config{})
+		must(t, "do", x.Do(t.Context(), "probed", func(ctx context.Context, g exclusive.Grant) error {
+			for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+				wantErr(t, "another worker", hasty.Do(t.Context(), "probed", nothing), exclusive.ErrHeld)
+			}
+			return x.Commit(ctx, g, write("probed"))
+		}))
+	})
+	t.Run("probe_tells", func(t *testing.T) {
+		x := locksOn(t, target, rowlock.Config{Probe: 20 * time.Millisecond})
+		err := x.Do(t.Context(), "killed", func(ctx context.Context, _ exclusive.Grant) error {
+			target.MustExec(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+				WHERE application_name = current_setting('application_name') AND state = 'idle in transaction' AND pid <> pg_backend_pid()`)
+			ended(t, "work's context to end", ctx.Done())
+			return nil
+		})
+		wantErr(t, "do", err, exclusive.ErrLost)
+	})
+	if n := target.Int(t, "SELECT COUNT(*) FROM effect WHERE name <> 'probed'"); n != 0 {
+		t.Errorf("%d effects of lost locks are stored", n)
+	}
+	if n := target.Int(t, "SELECT COUNT(*) FROM effect"); n != 1 {
+		t.Errorf("%d effects are stored; want the one of the lock that was kept", n)
+	}
+}
+
+// Each time-out is told as what it is (held, too slow, the caller's own), never as a
+// loss, and leaves every connection usable. In the field three of them looked alike,
+// and the next user of the connection got 25P02.
+func TestB065_ThreeTimeouts(t *testing.T) {
+	t.Parallel()
+	matrix.Drivers(t, testThreeTimeouts[pgx.Tx], testThreeTimeouts[*sql.Tx], "postgres")
+}
+
+func testThreeTimeouts[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	target.Migrate(t, "")
+	// A session has the rows of all strategies.
+	for _, insert := range []string{
+		"INSERT INTO exclusive_lock VALUES ('k')",
+		"INSERT INTO exclusive_mark VALUES ('k', 1, 'one', 0)",
+	} {
+		target.MustExec(t, insert)
+	}
+	holder := session.Begin(t, target.Plain)
+	holder.Exec("SELECT 1 FROM exclusive_lock, exclusive_mark FOR UPDATE")
+	for _, c := range []struct {
+		name, param string
+		wait        time.Duration
+		deadline    bool
+		lock, mark  []error // one of these
+	}{
+		{name: "no_wait", lock: []error{exclusive.ErrHeld}},
+		{name: "wait", wait: 200 * time.Millisecond, lock: []error{exclusive.ErrHeld}},
+		{name: "lock_timeout", param: "lock_timeout", wait: 500 * time.Millisecond, lock: []error{exclusive.ErrHeld}, mark: []error{exclusive.ErrConflict}},
+		{name: "statement_timeout", param: "statement_timeout", wait: patience, lock: []error{exclusive.ErrHeld, exclusive.ErrUnavailable}, mark: []error{exclusive.ErrUnavailable}},
+		{name: "context", wait: patience, deadline: true, lock: []error{context.DeadlineExceeded}, mark: []error{context.DeadlineExceeded}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			o := matrix.Options{MaxConns: 2}
+			if c.param != "" {
+				o.Params = map[string]string{c.param: "200"}
+			}
+			there := target.Another(t, o)
+			guard, err := fencing.NewGuard(there.DB, fencing.GuardConfig{})
+			must(t, "guard", err)
+			x := locksOn(t, there, rowlock.Config{Wait: c.wait})
+			must(t, "warm up", locksOn(t, there, rowlock.Config{Wait: patience}).Do(t.Context(), "free "+c.name, nothing))
+			ctx := soon(t)
+			if c.deadline {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, 200*time.Millisecond)
+				defer cancel()
+			}
+			check := func(what string, err error, want []error) {
+				t.Helper()
+				not(t, what, err, exclusive.ErrLost, exclusive.ErrFenced)
+				for _, kind := range want {
+					if errors.Is(err, kind) {
+						return
+					}
+				}
+				t.Errorf("%s: %v; want one of %v", what, err, want)
+			}
+			check("lock", x.Do(ctx, "k", func(context.Context, exclusive.Grant) error { t.Error("work ran"); return nil }), c.lock)
+			if c.mark != nil {
+				check("mark", inTx(ctx, there, func(ctx context.Context, tx Tx) error {
+					return guard.Check(ctx, tx, exclusive.Grant{Key: "k", Token: 2, ID: "two"})
+				}), c.mark)
+			}
+			for range 20 {
+				must(t, "a plain query afterwards", there.DB.Query(t.Context(), "SELECT 1", nil, func(db.Scan) error { return nil }))
+			}
+			await(t, "connections to be free", func() bool { return there.InUse() == 0 })
+		})
+	}
+	holder.Rollback()
+	if n := target.Int(t, "SELECT token FROM exclusive_mark WHERE mark_key = 'k'"); n != 1 {
+		t.Errorf("the mark is at %d; all were refused", n)
+	}
+}
+
+// A lock is held for as long as it is wanted, however often the pool renews its
+// connections, and afterwards nothing stays open on any of them. In the field locks
+// went with the hourly recycling of a pool, or stayed on a connection that "Close"
+// had only given back.
+func TestB067_PoolRecycles(t *testing.T) {
+	t.Parallel()
+	matrix.Drivers(t, func(t *testing.T, target *matrix.Target[pgx.Tx]) {
+		config, err := pgxpool.ParseConfig(target.Address().DSN)
+		must(t, "parse", err)
+		config.MaxConnLifetime, config.MaxConnIdleTime, config.HealthCheckPeriod = 100*time.Millisecond, 50*time.Millisecond, 20*time.Millisecond
+		pool, err := pgxpool.NewWithConfig(t.Context(), config)
+		must(t, "open", err)
+		t.Cleanup(pool.Close)
+		recycling := *target
+		recycling.DB = pgxdb.New(pool)
+		testPoolRecycles(t, target, &recycling)
+	}, func(t *testing.T, target *matrix.Target[*sql.Tx]) {
+		driver := map[string]string{"pgx_stdlib": "pgx", "lib_pq": "postgres", "mysql": "mysql", "mariadb": "mysql"}[target.Name]
+		pool, err := sql.Open(driver, target.Address().DSN)
+		opened(t, pool, err)
+		pool.SetConnMaxLifetime(100 * time.Millisecond)
+		pool.SetConnMaxIdleTime(50 * time.Millisecond)
+		recycling := *target
+		if target.Dialect == "postgres" {
+			recycling.DB = sqldb.NewPostgres(pool)
+		} else {
+			recycling.DB = mysqldb.New(pool)
+		}
+		testPoolRecycles(t, target, &recycling)
+	}, "postgres", "mysql", "mariadb")
+}
+
+func testPoolRecycles[Tx any](t *testing.T, target, recycling *matrix.Target[Tx]) {
+	target.Migrate(t, "")
+	const hold = time.Second // ten lifetimes of a connection
+	others := func(x exclusive.Exclusive, renew func() error) {
+		t.Helper()
+		for end := time.Now().Add(hold); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+			if err := x.Do(t.Context(), "k", nothing); !errors.Is(err, exclusive.ErrHeld) {
+				t.Errorf("another worker: %v", err)
+			}
+			must(t, "renew", renew())
+		}
+	}
+	locks, otherLocks := locksOn(t, recycling, rowlock.Config{Probe: 50 * time.Millisecond}), locksOn(t, target, rowlock.Config{})
+	must(t, "rowlock", locks.Do(t.Context(), "k", func(ctx context.Context, _ exclusive.Grant) error {
+		others(otherLocks, func() error { return context.Cause(ctx) })
+		return nil
+	}))
+	must(t, "rowlock, free at once", otherLocks.Do(t.Context(), "k", nothing))
+
+	leases, otherLeases := leasesOn(t, recycling, fencing.Config{TTL: forever}), leasesOn(t, target, fencing.Config{})
+	lease := acquire(t, leases, "k")
+	others(otherLeases, func() error { return lease.Renew(t.Context()) })
+	must(t, "release", lease.Release(t.Context()))
+	must(t, "fencing, free at once", otherLeases.Do(t.Context(), "k", nothing))
+	// Whatever is left open would have a lock or a snapshot: a change of the table
+	// would wait for it.
+	await(t, "no open transactions", func() bool { return session.Open(t, target.Plain, target.Dialect) == 0 })
+}
+
+// An apply that overlooks the failure of a statement cannot make Commit succeed with
+// nothing stored. The cause is that of B061: PostgreSQL answers COMMIT in an aborted
+// transaction with ROLLBACK, which is no error.
+func TestPostgresOwn_CommitOfAnAbortedTransaction(t *testing.T) {
+	t.Parallel()
+	matrix.Drivers(t, strategies.Each(testAbortedTransaction[pgx.Tx]), strategies.Each(testAbortedTransaction[*sql.Tx]), "postgres")
+}
+
+func testAbortedTransaction[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Strategy[Tx]) {
+	place := s.SetUp(t, target)
+	x := place.New(t, target, exclusivetest.Config{})
+	key := place.MustKey(t)
+	err := x.Do(t.Context(), key, func(ctx context.Context, g exclusive.Grant) error {
+		err := x.Commit(ctx, g, func(ctx context.Context, tx Tx) error {
+			if err := place.Write(ctx, tx, key, "lost"); err != nil {
+				return err
+			}
+			if err := target.Exec(ctx, tx, "SELECT 1/0"); err == nil {
+				t.Error("a division by zero is no error")
+			}
+			return nil // overlooked
+		})
+		if err == nil {
+			t.Error("commit says that it is stored")
+		}
+		return err
+	})
+	if err == nil {
+		t.Error("do says that it is done")
+	}
+	not(t, "do", err, exclusive.ErrFinished, exclusive.ErrDone)
+	if _, n := place.Stored(t, key); n != 0 {
+		t.Errorf("%d effects are stored", n)
+	}
+	must(t, "again", x.Do(t.Context(), key, func(ctx context.Context, g exclusive.Grant) error {
+		return x.Commit(ctx, g, func(ctx context.Context, tx Tx) error { return place.Write(ctx, tx, key, "kept") })
+	}))
+	if body, n := place.Stored(t, key); body != "kept" || n != 1 {
+		t.Errorf("%q is stored, %d effects", body, n)
+	}
+}
+
+// A session that may only read is unavailable for claims, on every strategy, and
+// work does not run. The cause is that of B062: a default of the
+// database or the role that changes what a statement does.
+func TestPostgresOwn_ReadOnlyByDefault(t *testing.T) {
+	t.Parallel()
+	matrix.Drivers(t, strategies.Each(testReadOnlyByDefault[pgx.Tx]), strategies.Each(testReadOnlyByDefault[*sql.Tx]), "postgres")
+}
+
+func testReadOnlyByDefault[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Strategy[Tx]) {
+	place := s.SetUp(t, target)
+	readOnly := target.Another(t, matrix.Options{Params: map[string]string{"default_transaction_read_only": "on"}})
+	x, writer := place.New(t, readOnly, exclusivetest.Config{}), place.New(t, target, exclusivetest.Config{})
+	key := place.MustKey(t)
+	ran := func(context.Context, exclusive.Grant) error { t.Error("work ran"); return nil }
+	refused := func(what string) {
+		err := x.Do(t.Context(), key, ran)
+		// With its leases on another server the guard is what cannot write.
+		wantErr(t, what, err, exclusive.ErrUnavailable)
+		not(t, what, err, exclusive.ErrHeld, exclusive.ErrDone)
+	}
+	refused("a free key")
+	must(t, "a holder", writer.Do(t.Context(), key, func(context.Context, exclusive.Grant) error {
+		switch {
+		case s.Name == "rowlock", strings.HasSuffix(s.Name, "elsewhere"), strings.HasPrefix(s.Name, "redis"):
+			// It may see that the key is held indeed: the row is locked, or
+			// the lease is on another server.
+		default:
+			refused("a key that is held")
+		}
+		return nil
+	}))
+}
+
+// A wait that ends in the moment in which the key becomes free leaves nothing taken,
+// whichever of the two came first.
+func TestTrap_GrantedAtTheTimeout(t *testing.T) {
+	t.Parallel()
+	matrix.Shared(t, strategies.Each(testGrantedAtTheTimeout[pgx.Tx]), strategies.Each(testGrantedAtTheTimeout[*sql.Tx]))
+}
+
+func testGrantedAtTheTimeout[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Strategy[Tx]) {
+	const wait = 30 * time.Millisecond
+	place := s.SetUp(t, target)
+	holder := place.New(t, target, exclusivetest.Config{})
+	// What it takes and does not want is given back, and does not run out.
+	waiter := place.New(t, target.Another(t, matrix.Options{}), exclusivetest.Config{Wait: wait, TTL: forever})
+	patient := place.New(t, target, exclusivetest.Config{Wait: patience})
+	for i := range 8 {
+		key := place.MustKey(t)
+		waited := make(chan error, 1)
+		var ran atomic.Bool
+		err := holder.Do(t.Context(), key, func(context.Context, exclusive.Grant) error {
+			go func() {
+				waited <- waiter.Do(t.Context(), key, func(context.Context, exclusive.Grant) error { ran.Store(true); return nil })
+			}()
+			time.Sleep(wait + time.Duration(i-4)*3*time.Millisecond) // around the end of the wait
+			return nil
+		})
+		must(t, "the holder", err)
+		err = <-waited
+		switch {
+		case err == nil && ran.Load():
+		case (errors.Is(err, exclusive.ErrHeld) || errors.Is(err, exclusive.ErrDone)) && !ran.Load():
+		default:
+			t.Errorf("the waiter: %v, ran %v", err, ran.Load())
+		}
+		if place.Reopen != nil {
+			must(t, "reopen", place.Reopen(t.Context(), key))
+		}
+		must(t, "free afterwards", patient.Do(t.Context(), key, nothing))
+	}
+}
+
+// Whoever waits holds no connection and no snapshot: a pool of one goes on serving
+// others. (On PostgreSQL rowlock waits in the server, with one connection for each
+// key, as documented.)
+func TestTrap_WaitersHoldNoConnection(t *testing.T) {
+	t.Parallel()
+	matrix.Drivers(t, strategies.EachAlone(testWaitersHoldNoConnection[pgx.Tx]), strategies.EachAlone(testWaitersHoldNoConnection[*sql.Tx]), "postgres", "mysql", "mariadb")
+}
+
+func testWaitersHoldNoConnection[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Strategy[Tx]) {
+	if s.Name == "rowlock" && target.Dialect == "postgres" {
+		return
+	}
+	place := s.SetUp(t, target)
+	holder := place.New(t, target, exclusivetest.Config{})
+	one := target.Another(t, matrix.Options{MaxConns: 1})
+	waiters := place.New(t, one, exclusivetest.Config{Wait: patience, NoRenew: true})
+	key := place.MustKey(t)
+	var wg sync.WaitGroup
+	must(t, "the holder", holder.Do(t.Context(), key, func(context.Context, exclusive.Grant) error {
+		for range 5 {
+			wg.Go(func() {
+				if err := waiters.Do(t.Context(), key, nothing); err != nil && !errors.Is(err, exclusive.ErrDone) {
+					t.Errorf("a waiter: %v", err)
+				}
+			})
+		}
+		others := 0
+		for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end) || others == 0; {
+			must(t, "another user of the pool", one.DB.Query(soon(t), "SELECT 1", nil, func(db.Scan) error { return nil }))
+			others++
+		}
+		await(t, "a moment without any open transaction", func() bool {
+			open := session.Open(t, target.Plain, target.Dialect)
+			return open == 0 || s.Name == "rowlock" && open == 1 // the holder's own
+		})
+		return nil
+	}))
+	wg.Wait()
+}

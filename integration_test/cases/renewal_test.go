@@ -1,0 +1,601 @@
+package cases_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/exclusive-go/exclusive"
+	"github.com/exclusive-go/exclusive/exclusivetest"
+	"github.com/exclusive-go/exclusive/fencing"
+	"github.com/exclusive-go/exclusive/integration_test/matrix"
+	"github.com/exclusive-go/exclusive/integration_test/proxy"
+	"github.com/exclusive-go/exclusive/integration_test/strategies"
+)
+
+// eachLeased runs a test on the strategies whose claims are bounded by time and
+// are stored where the results are: what eachIssuer does not cover.
+func eachLeased(t *testing.T, onPGX func(*testing.T, *matrix.Target[pgx.Tx], strategies.Strategy[pgx.Tx]), onSQL func(*testing.T, *matrix.Target[*sql.Tx], strategies.Strategy[*sql.Tx])) {
+	t.Helper()
+	eachStrategy(t, ifLeased(onPGX), ifLeased(onSQL))
+}
+
+func ifLeased[Tx any](test func(*testing.T, *matrix.Target[Tx], strategies.Strategy[Tx])) func(*testing.T, *matrix.Target[Tx], strategies.Strategy[Tx]) {
+	return func(t *testing.T, target *matrix.Target[Tx], s strategies.Strategy[Tx]) {
+		if s.Name == "uniquetask" || s.Name == "casupdate_leased" {
+			test(t, target, s)
+		}
+	}
+}
+
+// renewals waits until a lease was renewed n times from now on.
+func renewals(t testing.TB, lease *exclusive.Lease, n int) {
+	t.Helper()
+	for range n {
+		before := lease.Grant().Expires
+		await(t, "a renewal", func() bool { return lease.Grant().Expires.After(before) || lease.Context().Err() != nil })
+		must(t, "the lease", context.Cause(lease.Context()))
+	}
+}
+
+// Whatever an acquire that was cancelled at once came to, no key is held or
+// renewed afterwards.
+// Elsewhere renewal was armed after the unlock had cancelled it, and refreshed
+// the key of nobody for ever.
+func TestB010_RenewalOfNobody(t *testing.T) {
+	t.Parallel()
+	t.Run("lease", testB010Lease)
+	t.Run("claim", func(t *testing.T) { eachLeased(t, testB010, testB010) })
+}
+
+func testB010Lease(t *testing.T) {
+	eachIssuer(t, func(t *testing.T, i *issuer) {
+		const ttl = time.Second
+		x, ready := i.open(t, fencing.Config{TTL: ttl}), i.open(t, fencing.Config{TTL: forever})
+		keys := []string{newKey(), newKey(), newKey(), newKey(), newKey()}
+		if i.dialect == "sqlite" {
+			keys = keys[:1] // it has one writer, and no queue for others
+		}
+		rounds := size(1000, 200) / len(keys)
+		var workers sync.WaitGroup
+		for _, key := range keys {
+			workers.Go(func() {
+				for range rounds {
+					// A connection that is ready, or all of the time goes into
+					// making one: drivers close those of cancelled statements.
+					if err := ready.Do(t.Context(), key+"/ready", nothing); err != nil {
+						t.Errorf("ready: %v", err)
+					}
+					ctx, cancel := context.WithTimeout(t.Context(), rand.N(2*time.Millisecond))
+					lease, err := x.Acquire(ctx, key)
+					cancel()
+					if err == nil {
+						err = lease.Release(t.Context())
+					}
+					if err != nil && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, exclusive.ErrLost) {
+						t.Errorf("%s: %v", key, err)
+					}
+				}
+			})
+		}
+		workers.Wait()
+		// What was renewed would rise, and never be seen free.
+		last := make(map[string]time.Duration)
+		await(t, "all leases are over", func() bool {
+			over := true
+			for _, key := range keys {
+				left := i.left(t, key)
+				if before, ok := last[key]; ok && left > before {
+					t.Errorf("the lease of %s, which nobody has, lasts %v after %v", key, left, before)
+				}
+				last[key] = left
+				over = over && left == 0
+			}
+			return over
+		})
+		rival := i.open(t, fencing.Config{})
+		for _, key := range keys {
+			free(t, rival, key)
+		}
+	})
+}
+
+func testB010[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Strategy[Tx]) {
+	place := s.SetUp(t, target)
+	x := place.New(t, target, exclusivetest.Config{TTL: time.Second})
+	next := place.New(t, target.Another(t, matrix.Options{}), exclusivetest.Config{Wait: patience})
+	var keys []string
+	var workers sync.WaitGroup
+	parallel := 5
+	if !target.Networked() {
+		parallel = 1
+	}
+	for range parallel {
+		key := place.MustKey(t)
+		keys = append(keys, key)
+		workers.Go(func() {
+			for range size(1000, 200) / parallel {
+				if err := inTx(t.Context(), target, func(ctx context.Context, tx Tx) error { return target.Exec(ctx, tx, "SELECT 1") }); err != nil {
+					t.Errorf("a connection that is ready: %v", err)
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), rand.N(2*time.Millisecond))
+				err := x.Do(ctx, key, func(context.Context, exclusive.Grant) error { return errBusiness })
+				cancel()
+				// The claim of a call that was cancelled may stand for a while yet.
+				if !errors.Is(err, errBusiness) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, exclusive.ErrHeld) {
+					t.Errorf("%s: %v", key, err)
+				}
+			}
+		})
+	}
+	workers.Wait()
+	for _, key := range keys { // what was renewed would never be had
+		stores(t, place, next, key, "next")
+	}
+}
+
+// A holder whose lease is gone from the backend is told at its next renewal;
+// nothing makes the lease anew, and Do reports the loss although work returned
+// nil.
+// Elsewhere the loop took "nothing was renewed" for a success, for ever.
+func TestB011_NothingRenewed(t *testing.T) {
+	t.Parallel()
+	const ttl = 6 * time.Second
+	t.Run("lease", func(t *testing.T) {
+		eachIssuer(t, func(t *testing.T, i *issuer) {
+			key := newKey()
+			err := i.open(t, fencing.Config{TTL: ttl}).Do(t.Context(), key, func(ctx context.Context, g exclusive.Grant) error {
+				i.remove(t, key)
+				ended(t, "work's context", ctx.Done())
+				if time.Now().After(g.Expires) {
+					t.Error("told when the lease would have ended anyway")
+				}
+				return nil
+			})
+			wantErr(t, "do", err, exclusive.ErrLost)
+			if left := i.left(t, key); left > 0 {
+				t.Errorf("the lease was made anew, for %v", left)
+			}
+		})
+	})
+	t.Run("claim", func(t *testing.T) { eachLeased(t, testB011, testB011) })
+}
+
+func testB011[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Strategy[Tx]) {
+	place := s.SetUp(t, target)
+	key := place.MustKey(t)
+	table := map[string]string{"uniquetask": "exclusive_task WHERE run = ?", "casupdate_leased": "job WHERE id = ?"}[s.Name]
+	arg := any(key)
+	if s.Name == "uniquetask" {
+		arg = []byte(key)
+	}
+	err := place.New(t, target, exclusivetest.Config{TTL: 6 * time.Second}).Do(t.Context(), key, func(ctx context.Context, g exclusive.Grant) error {
+		target.MustExec(t, "DELETE FROM "+table, arg)
+		ended(t, "work's context", ctx.Done())
+		if time.Now().After(g.Expires) {
+			t.Error("told when the lease would have ended anyway")
+		}
+		return nil
+	})
+	wantErr(t, "do", err, exclusive.ErrLost)
+	if n := target.Int(t, "SELECT COUNT(*) FROM "+table, arg); n != 0 {
+		t.Error("the row was made anew")
+	}
+}
+
+// A holder that is cut off knows that its lease is over before anybody else has
+// the key, without an answer from anybody.
+// Elsewhere the holder was never told, while another instance worked already.
+func TestB013_CutOffHolderKnows(t *testing.T) {
+	t.Parallel()
+	t.Run("lease", func(t *testing.T) {
+		eachIssuer(t, func(t *testing.T, i *issuer) {
+			if i.far == nil {
+				return // SQLite has no network
+			}
+			key := newKey()
+			x, p := i.far(t, fencing.Config{TTL: 4 * time.Second})
+			lease := acquire(t, x, key)
+			renewals(t, lease, 1)
+			p.Intercept(func([]byte) proxy.Verdict { return proxy.Swallow })
+			defer p.Cut() // or closing the pool would wait
+			next := acquire(t, i.open(t, fencing.Config{TTL: forever}), key)
+			if lease.Context().Err() == nil {
+				t.Error("two holders, and the first does not know it")
+			}
+			wantErr(t, "the holder's context", context.Cause(lease.Context()), exclusive.ErrLost)
+			if next.Grant().Token <= lease.Grant().Token {
+				t.Errorf("token %d after %d", next.Grant().Token, lease.Grant().Token)
+			}
+		})
+	})
+	t.Run("claim", func(t *testing.T) { eachLeased(t, testB013, testB013) })
+}
+
+func testB013[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Strategy[Tx]) {
+	if !target.Networked() {
+		return
+	}
+	place := s.SetUp(t, target)
+	key := place.MustKey(t)
+	far, p := through(t, target, matrix.Options{})
+	x := place.New(t, far, exclusivetest.Config{TTL: 3 * time.Second})
+	next := place.New(t, target, exclusivetest.Config{Wait: patience})
+	err := x.Do(t.Context(), key, func(ctx context.Context, g exclusive.Grant) error {
+		p.Intercept(func([]byte) proxy.Verdict { return proxy.Swallow })
+		err := next.Do(soon(t), key, func(nctx context.Context, ng exclusive.Grant) error {
+			if ctx.Err() == nil {
+				t.Error("two holders, and the first does not know it")
+			}
+			return next.Commit(nctx, ng, func(ctx context.Context, tx Tx) error { return place.Write(ctx, tx, key, "next") })
+		})
+		must(t, "the next holder", err)
+		p.Intercept(nil)
+		p.Cut()
+		return x.Commit(context.WithoutCancel(ctx), g, func(ctx context.Context, tx Tx) error { return place.Write(ctx, tx, key, "late") })
+	})
+	if err == nil {
+		t.Error("the holder that was cut off was told that all is well")
+	}
+	if body, n := place.Stored(t, key); body != "next" || n != 1 {
+		t.Errorf("stored %q, %d results", body, n)
+	}
+}
+
+// One renewal that fails is repeated while the lease lasts, and is no loss.
+// Elsewhere one transient failure of a heartbeat gave the lease up.
+func TestB014_OneFailedRenewal(t *testing.T) {
+	t.Parallel()
+	eachIssuer(t, func(t *testing.T, i *issuer) {
+		if i.far == nil {
+			return
+		}
+		key := newKey()
+		x, p := i.far(t, fencing.Config{TTL: 9 * time.Second})
+		lease := acquire(t, x, key)
+		token := lease.Grant().Token
+		var cut atomic.Bool
+		p.Intercept(func([]byte) proxy.Verdict { // all that is sent now are renewals
+			if cut.CompareAndSwap(false, true) {
+				return proxy.Cut
+			}
+			return proxy.Pass
+		})
+		await(t, "a renewal is cut off", cut.Load)
+		renewals(t, lease, 2)
+		if got := lease.Grant().Token; got != token {
+			t.Errorf("the token was %d and is %d", token, got)
+		}
+		if _, err := i.open(t, fencing.Config{}).TryAcquire(t.Context(), key); !errors.Is(err, exclusive.ErrHeld) {
+			t.Errorf("a rival: %v", err)
+		}
+		must(t, "release", lease.Release(t.Context()))
+	})
+}
+
+// A lease that was waited for has its full length when it arrives.
+// Elsewhere its end was computed before the wait, and it arrived expired.
+func TestB016_FullLengthAfterWaiting(t *testing.T) {
+	t.Parallel()
+	eachIssuer(t, func(t *testing.T, i *issuer) {
+		const ttl = 4 * time.Second
+		key := newKey()
+		holder := acquire(t, i.open(t, fencing.Config{TTL: forever}), key)
+		x := i.open(t, fencing.Config{TTL: ttl})
+		released := time.AfterFunc(ttl, func() {
+			if err := holder.Release(context.WithoutCancel(t.Context())); err != nil {
+				t.Errorf("release: %v", err)
+			}
+		})
+		defer released.Stop()
+		lease := acquire(t, x, key)
+		// The wait was as long as the lease: one that began before it is over.
+		if left := time.Until(lease.Grant().Expires); left < ttl/4 {
+			t.Errorf("of %v are left %v", ttl, left)
+		}
+		if left := i.left(t, key); left < ttl/4 {
+			t.Errorf("of %v are left %v on the server", ttl, left)
+		}
+		renewals(t, lease, 1)
+		must(t, "release", lease.Release(t.Context()))
+	})
+}
+
+// A holder that hangs keeps its key no longer than it was allowed to, and what
+// it stores afterwards is refused; a handle that was dropped keeps nothing.
+// Elsewhere renewal had no upper bound: only the renewer was alive.
+func TestB017_HungAndAbandonedHolders(t *testing.T) {
+	t.Parallel()
+	t.Run("abandoned", func(t *testing.T) {
+		eachIssuer(t, func(t *testing.T, i *issuer) {
+			key := newKey()
+			x := i.open(t, fencing.Config{TTL: time.Second})
+			ctx, cancel := context.WithCancel(t.Context())
+			if _, err := x.Acquire(ctx, key); err != nil { // nobody keeps the lease
+				t.Fatal(err)
+			}
+			cancel() // it bounds the wait and no more: the handle is what counts
+			await(t, "the lease runs out", func() bool { runtime.GC(); return i.left(t, key) == 0 })
+			free(t, i.open(t, fencing.Config{}), key)
+		})
+	})
+	t.Run("hung", func(t *testing.T) { eachStrategy(t, testB017, testB017) })
+}
+
+func testB017[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Strategy[Tx]) {
+	if s.Promises.OneAtATime {
+		return // a hung holder keeps the key, which is the promise
+	}
+	place := s.SetUp(t, target)
+	next := place.New(t, target.Another(t, matrix.Options{}), exclusivetest.Config{Wait: patience})
+	for name, c := range map[string]struct{ call, maxHold time.Duration }{
+		"deadline": {4 * time.Second, 0},
+		"max hold": {forever, time.Second},
+	} {
+		key := place.MustKey(t)
+		x := place.New(t, target, exclusivetest.Config{TTL: 2 * time.Second, MaxHold: c.maxHold, Wait: patience})
+		ctx, cancel := context.WithTimeout(t.Context(), c.call)
+		ran := false
+		err := x.Do(ctx, key, func(ctx context.Context, g exclusive.Grant) error {
+			ran = true
+			stores(t, place, next, key, "next") // while this one hangs
+			if ctx.Err() == nil {
+				t.Error(name, ": the context of the one that hung is still open")
+			}
+			return x.Commit(context.WithoutCancel(ctx), g, func(ctx context.Context, tx Tx) error { return place.Write(ctx, tx, key, "late") })
+		})
+		cancel()
+		if !ran || err == nil {
+			t.Errorf("%s: ran is %v; told %v", name, ran, err)
+		}
+		if body, n := place.Stored(t, key); ran && (body != "next" || n != 1) {
+			t.Errorf("%s: stored %q, %d results", name, body, n)
+		}
+	}
+}
+
+// A claim that comes while its expired holder finishes changes nothing: the key
+// is done, with one attempt and one result.
+// Elsewhere the reclaim read the row, the holder finished it, and the reclaim
+// set it back. Here reading and taking over are one statement; a transaction
+// that finishes at that moment is what it could miss.
+func TestB019_ReclaimMeetsFinish(t *testing.T) {
+	t.Parallel()
+	eachLeased(t, testB019, testB019)
+}
+
+func testB019[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Strategy[Tx]) {
+	place := s.SetUp(t, target)
+	key := place.MustKey(t)
+	x := place.New(t, target, exclusivetest.Config{TTL: 2 * time.Second, NoRenew: true, Wait: patience})
+	rival := place.New(t, target.Another(t, matrix.Options{}), exclusivetest.Config{TTL: forever})
+	second := func(context.Context, exclusive.Grant) error { t.Error("a second run"); return nil }
+	for range 3 { // the transaction may come too late on a busy machine: then the claim is right
+		err := x.Do(t.Context(), key, func(ctx context.Context, g exclusive.Grant) error {
+			return x.Commit(ctx, g, func(ctx context.Context, tx Tx) error {
+				time.Sleep(time.Until(g.Expires) + 300*time.Millisecond) // over, on every clock
+				// On SQLite it waits for the only writer of the database, on
+				// MySQL for a while for the row.
+				short, cancel := context.WithTimeout(ctx, 3*time.Second)
+				defer cancel()
+				if err := rival.Do(short, key, second); !errors.Is(err, exclusive.ErrHeld) && !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("a claim while the holder finishes: %v", err)
+				}
+				return place.Write(ctx, tx, key, "first")
+			})
+		})
+		if errors.Is(err, exclusive.ErrLost) || errors.Is(err, exclusive.ErrConflict) {
+			continue
+		}
+		must(t, "the holder", err)
+		wantErr(t, "a claim after it", rival.Do(t.Context(), key, second), exclusive.ErrDone)
+		if body, n := place.Stored(t, key); body != "first" || n != 1 {
+			t.Errorf("stored %q, %d results", body, n)
+		}
+		return
+	}
+	t.Error("the holder could never finish")
+}
+
+// A lease that is taken right after another was released is renewed.
+// Elsewhere the heartbeat was not started again so soon after its last beat.
+func TestB020_RenewalAfterReacquire(t *testing.T) {
+	t.Parallel()
+	eachIssuer(t, func(t *testing.T, i *issuer) {
+		const ttl = 5 * time.Second
+		a, b := newKey(), newKey()
+		x, rival := i.open(t, fencing.Config{TTL: ttl}), i.open(t, fencing.Config{})
+		must(t, "release", acquire(t, x, a).Release(t.Context()))
+		held := []*exclusive.Lease{acquire(t, x, b), acquire(t, x, a)}
+		over, stop := context.WithCancel(t.Context())
+		var poller sync.WaitGroup
+		poller.Go(func() {
+			for over.Err() == nil {
+				for _, key := range []string{a, b} {
+					if _, err := rival.TryAcquire(t.Context(), key); !errors.Is(err, exclusive.ErrHeld) {
+						t.Errorf("a rival of %s: %v", key, err)
+						return
+					}
+				}
+				time.Sleep(50 * time.Millisecond)
+			}
+		})
+		time.Sleep(ttl * time.Duration(size(12, 4)) / 3)
+		stop()
+		poller.Wait()
+		for _, lease := range held {
+			must(t, "release", lease.Release(t.Context()))
+		}
+	})
+}
+
+// A lease that was lost here stays lost when the network is back, although its
+// row may still be there.
+// A renewal that gets through late must not undo what work was told.
+func TestRenewalOwn_LostStaysLost(t *testing.T) {
+	t.Parallel()
+	eachIssuer(t, func(t *testing.T, i *issuer) {
+		if i.far == nil {
+			return
+		}
+		key := newKey()
+		x, p := i.far(t, fencing.Config{TTL: time.Second})
+		lease := acquire(t, x, key)
+		p.Intercept(func([]byte) proxy.Verdict { return proxy.Swallow })
+		ended(t, "the lease's context", lease.Context().Done())
+		p.Intercept(nil)
+		p.Cut()
+		wantErr(t, "renew", lease.Renew(t.Context()), exclusive.ErrLost)
+		await(t, "the key is free", func() bool { return i.left(t, key) == 0 })
+		wantErr(t, "release", lease.Release(t.Context()), exclusive.ErrLost)
+		free(t, i.open(t, fencing.Config{}), key)
+	})
+}
+
+// A Commit that takes longer than the lease is no loss: its transaction holds
+// the key, and nobody gets it before the result is stored.
+// Giving up because of a deadline is as wrong here as after one failed renewal.
+func TestRenewalOwn_CommitOutlastsLease(t *testing.T) {
+	t.Parallel()
+	eachStrategy(t, testCommitOutlastsLease, testCommitOutlastsLease)
+}
+
+func testCommitOutlastsLease[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Strategy[Tx]) {
+	if s.Promises.OneAtATime || s.Name != "uniquetask" && s.Name != "casupdate_leased" && s.Name != "fencing" {
+		return // a guard's mark is not the lease: with Guarded the issuer may let go
+	}
+	place := s.SetUp(t, target)
+	key := place.MustKey(t)
+	x := place.New(t, target, exclusivetest.Config{TTL: 3 * time.Second})
+	err := x.Do(t.Context(), key, func(ctx context.Context, g exclusive.Grant) error {
+		return x.Commit(ctx, g, func(ctx context.Context, tx Tx) error {
+			if err := place.Write(ctx, tx, key, "long"); err != nil {
+				return err
+			}
+			time.Sleep(4 * time.Second)
+			return ctx.Err()
+		})
+	})
+	must(t, "do", err)
+	if body, n := place.Stored(t, key); body != "long" || n != 1 {
+		t.Errorf("stored %q, %d results", body, n)
+	}
+}
+
+// A renewal by who no longer has the key changes nothing for who has it.
+// Elsewhere the condition compared the proposed row with itself, so everybody
+// renewed.
+func TestTrap_RenewalByFormerHolder(t *testing.T) {
+	t.Parallel()
+	eachIssuer(t, func(t *testing.T, i *issuer) {
+		key := newKey()
+		former := acquire(t, i.open(t, fencing.Config{TTL: 2 * time.Second, NoRenew: true}), key)
+		holder := acquire(t, i.open(t, fencing.Config{TTL: time.Minute, NoRenew: true}), key)
+		before := holder.Grant()
+		wantErr(t, "the former holder's renewal", former.Renew(t.Context()), exclusive.ErrLost)
+		if left := i.left(t, key); left > time.Until(before.Expires)+time.Second {
+			t.Errorf("the holder's lease of %v lasts %v yet", time.Minute, left)
+		}
+		must(t, "the holder's renewal", holder.Renew(t.Context()))
+		if now := holder.Grant(); now.Token != before.Token || now.ID != before.ID {
+			t.Errorf("the holder had %v and has %v", before, now)
+		}
+		must(t, "the holder's release", holder.Release(t.Context()))
+	})
+}
+
+// observer counts the renewals that succeeded.
+type observer struct{ renewed atomic.Int64 }
+
+func (o *observer) Start(ctx context.Context, _ exclusive.Event) context.Context { return ctx }
+func (o *observer) End(_ context.Context, e exclusive.Event) {
+	if e.Op == exclusive.OpRenew && e.Err == nil {
+		o.renewed.Add(1)
+	}
+}
+
+// A lease is renewed more than once before it would end, so one renewal may
+// fail.
+// Elsewhere the period of renewal was the length of the lease.
+func TestTrap_RenewalPeriod(t *testing.T) {
+	t.Parallel()
+	eachIssuer(t, func(t *testing.T, i *issuer) {
+		o := new(observer)
+		lease := acquire(t, i.open(t, fencing.Config{TTL: 6 * time.Second, Observer: o}), newKey())
+		first := lease.Grant().Expires
+		await(t, "two renewals", func() bool { return o.renewed.Load() >= 2 })
+		if now := time.Now(); now.After(first) {
+			t.Errorf("the second renewal came %v after the first lease's end", now.Sub(first))
+		}
+		must(t, "release", lease.Release(t.Context()))
+	})
+}
+
+// The holder's view of its lease ends no later than the server's, also when the
+// answers to acquire and renewal are slow.
+// Elsewhere the lease was counted from the answer.
+func TestTrap_ValidityFromRequest(t *testing.T) {
+	t.Parallel()
+	eachIssuer(t, func(t *testing.T, i *issuer) {
+		if i.far == nil {
+			return
+		}
+		key := newKey()
+		x, p := i.far(t, fencing.Config{TTL: forever, NoRenew: true})
+		free(t, x, key) // connected, prepared
+		p.Intercept(func([]byte) proxy.Verdict { time.Sleep(300 * time.Millisecond); return proxy.Pass })
+		lease := acquire(t, x, key)
+		judge := func(what string) {
+			t.Helper()
+			server := i.left(t, key)
+			if here := time.Until(lease.Grant().Expires); here > server+tick {
+				t.Errorf("after %s the lease lasts %v here, and %v on the server", what, here, server)
+			}
+		}
+		judge("acquire")
+		must(t, "renew", lease.Renew(t.Context()))
+		judge("renewal")
+		p.Intercept(nil)
+		must(t, "release", lease.Release(t.Context()))
+	})
+}
+
+// Each key of a process has its own lease: releasing or losing one leaves the
+// others alone.
+// Elsewhere a local cache mixed up the locks of two keys.
+func TestTrap_KeysOfOneProcess(t *testing.T) {
+	t.Parallel()
+	eachIssuer(t, func(t *testing.T, i *issuer) {
+		x, rival := i.open(t, fencing.Config{TTL: forever}), i.open(t, fencing.Config{})
+		leases := make([]*exclusive.Lease, 10)
+		for n := range leases {
+			leases[n] = acquire(t, x, newKey())
+		}
+		for n, lease := range leases {
+			key := lease.Grant().Key
+			if n%2 == 0 {
+				must(t, "release", lease.Release(t.Context()))
+				free(t, rival, key)
+				continue
+			}
+			must(t, fmt.Sprint("renewal of ", key), lease.Renew(t.Context()))
+			if _, err := rival.TryAcquire(t.Context(), key); !errors.Is(err, exclusive.ErrHeld) {
+				t.Errorf("a rival of %s: %v", key, err)
+			}
+		}
+		for n, lease := range leases {
+			if n%2 == 1 {
+				must(t, "release", lease.Release(t.Context()))
+			}
+		}
+	})
+}

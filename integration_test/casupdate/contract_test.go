@@ -1,0 +1,275 @@
+package casupdate_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/exclusive-go/exclusive"
+	"github.com/exclusive-go/exclusive/casupdate"
+	"github.com/exclusive-go/exclusive/integration_test/matrix"
+	"github.com/exclusive-go/exclusive/integration_test/proxy"
+)
+
+func TestPromises(t *testing.T) { matrix.Drivers(t, testPromises, testPromises) }
+
+func testPromises[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	base := exclusive.PromisesOf("casupdate")
+	if p := newTable(t, target, bare()).Promises(); p != base {
+		t.Errorf("bare: %v", p)
+	}
+	base.RefusesStale = true
+	if p := newTable(t, target, proving()).Promises(); p != base {
+		t.Errorf("proving: %v", p)
+	}
+	base.OneAtATime, base.TimeBound = false, true
+	if p := newTable(t, target, leased(time.Second)).Promises(); p != base {
+		t.Errorf("leased: %v", p)
+	}
+	only := casupdate.Config{Table: "job", Transitions: []casupdate.Transition{{From: 1, To: 2}}}
+	x := newTable(t, target, only)
+	if p := x.Promises(); p != (exclusive.Promises{}) {
+		t.Errorf("transitions only: %v", p)
+	}
+	wantErr(t, "Do with transitions only", x.Do(t.Context(), "k", nothing), exclusive.ErrUnsupported)
+}
+
+// New says all that is wrong at once, and bad calls do no I/O.
+func TestInvalid(t *testing.T) { matrix.Drivers(t, testInvalid, testInvalid) }
+
+func testInvalid[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	cfg := casupdate.Config{
+		Schema: `a"b`, Table: "job;", Key: casupdate.Composite("", casupdate.Text("a"), casupdate.Text("a")), StateColumn: "a'",
+		From: "pending", Claimed: "PENDING ", Done: 1.5, TokenColumn: "token", TTL: time.Hour, Wait: -1, MaxHold: -1,
+		Transitions: []casupdate.Transition{{From: nil, To: "x"}, {From: "x", To: "pending"}}, Holder: strings.Repeat("x", 201),
+		OnClaim: casupdate.Set{"token": 1, "x": 1.5}, VersionColumn: "token",
+	}
+	_, err := casupdate.New(target.DB, cfg)
+	wantErr(t, "New", err, exclusive.ErrInvalid)
+	for _, part := range []string{`a\"b`, "job;", "no separator", "twice", "StateColumn", "Claimed is", "Done", "GrantColumn", "ExpiresColumn",
+		"Wait", "MaxHold", "Transitions[0].From", "leads to Claimed", "Holder", `sets "token"`, `column "x"`, "VersionColumn"} {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("New does not say %q: %v", part, err)
+		}
+	}
+	for name, cfg := range map[string]casupdate.Config{
+		"zero":                       {},
+		"no states":                  {Table: "job"},
+		"no Claimed":                 {Table: "job", From: 1, Done: 2},
+		"takeover without a token":   {Table: "job", From: 1, Claimed: 2, Done: 3, TTL: time.Second, ExpiresColumn: "e"},
+		"takeover without an expiry": {Table: "job", From: 1, Claimed: 2, Done: 3, TTL: time.Second, TokenColumn: "t", GrantColumn: "g"},
+		"column used twice":          {Table: "job", From: 1, Claimed: 2, Done: 3, TokenColumn: "T", GrantColumn: "t"},
+		"TTL too short":              {Table: "job", From: 1, Claimed: 2, Done: 3, TTL: 1, ExpiresColumn: "e", TokenColumn: "t", GrantColumn: "g"},
+	} {
+		_, err := casupdate.New(target.DB, cfg)
+		wantErr(t, name, err, exclusive.ErrInvalid)
+	}
+	one := target.Another(t, matrix.Options{MaxConns: 1})
+	_, err = casupdate.New(one.DB, leased(time.Second))
+	wantErr(t, "renewal with a pool of one", err, exclusive.ErrInvalid)
+
+	// There is no table, so I/O would be another error.
+	cfg = proving()
+	cfg.Transitions = []casupdate.Transition{{From: "A", To: "B"}}
+	x := newTable(t, target, cfg)
+	ctx := t.Context()
+	g := exclusive.Grant{Key: "k", ID: "id", Token: 1}
+	noGrant, noToken := g, g
+	noGrant.ID, noToken.Token = "", 0
+	apply := func(context.Context, Tx) error { return nil }
+	var nilTx Tx
+	for what, err := range map[string]error{
+		"empty key":             x.Do(ctx, "", nothing),
+		"nil work":              x.Do(ctx, "k", nil),
+		"undeclared transition": x.Transition(ctx, "k", "B", "A"),
+		"no state":              x.Transition(ctx, "k", nil, "A"),
+		"bad Set":               x.Transition(ctx, "k", "A", "B", casupdate.Set{"state": "C"}),
+		"bad column":            x.Transition(ctx, "k", "A", "B", casupdate.Set{`a"`: "C"}),
+		"nil transaction":       x.TransitionTx(ctx, nilTx, "k", "A", "B"),
+		"nil apply":             x.Commit(ctx, g, nil),
+		"no grant id":           x.Commit(ctx, noGrant, apply),
+		"no token":              x.Check(ctx, nilTx, noToken),
+		"Check in no tx":        x.Check(ctx, nilTx, g),
+	} {
+		wantErr(t, what, err, exclusive.ErrInvalid)
+	}
+	wantErr(t, "a missing table", x.Do(ctx, "k", nothing), exclusive.ErrSchema)
+	wantErr(t, "a missing table", x.Transition(ctx, "k", "A", "B"), exclusive.ErrSchema)
+	b := newTable(t, target, bare())
+	wantErr(t, "somebody else's grant", b.Commit(ctx, g, apply), exclusive.ErrLost)
+}
+
+// Round trips are counted on the wire. Drivers that prepare statements on each
+// connection do so before the count.
+func TestRoundTrips(t *testing.T) { matrix.Drivers(t, testRoundTrips, testRoundTrips) }
+
+func testRoundTrips[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	if !target.Networked() {
+		return
+	}
+	setUp(t, target, "held")
+	p := proxy.Start(t, target.Addr(t))
+	far := target.Another(t, matrix.Options{Addr: p.Addr(), MaxConns: 2})
+	ctx := t.Context()
+	// lib/pq sends a statement with arguments in two steps, always.
+	each := int64(1)
+	if strings.HasPrefix(target.Name, "lib") {
+		each = 2
+	}
+	refused := int64(1)
+	if target.Dialect != "postgres" {
+		refused = 2 // to read why
+	}
+	count := func(f func()) int64 {
+		before := p.RoundTrips()
+		f()
+		return p.RoundTrips() - before
+	}
+	for name, cfg := range map[string]casupdate.Config{"bare": bare(), "leased": leased(time.Minute)} {
+		cfg.Transitions = []casupdate.Transition{{From: "DONE", To: "DONE"}}
+		x := newTable(t, far, cfg)
+		for i := range 3 {
+			want := func(what string, got, want int64) {
+				if i > 0 && got != want*each {
+					t.Errorf("%s, %s: %d round trips, want %d", name, what, got, want*each)
+				}
+			}
+			key := fmt.Sprint(name, i)
+			insert(t, target, key)
+			want("claim and finish", count(func() { must(t, "Do", x.Do(ctx, key, nothing)) }), 2)
+			want("refused", count(func() { wantErr(t, "Do", x.Do(ctx, key, nothing), exclusive.ErrDone) }), refused)
+			want("transition", count(func() { must(t, "Transition", x.Transition(ctx, key, "DONE", "DONE")) }), 1)
+			target.MustExec(t, "UPDATE job SET state = 'PENDING' WHERE id = ?", key)
+			want("claim and give back", count(func() { wantErr(t, "Do", x.Do(ctx, key, failing), errBiz) }), 2)
+		}
+	}
+}
+
+// Only the schema that was named is used, whatever the search path.
+func TestSchema(t *testing.T) { matrix.Drivers(t, testSchema, testSchema) }
+
+func testSchema[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	if target.Dialect != "postgres" {
+		return // of MySQL's kind only databases would be left, whose names are not ours to choose
+	}
+	for _, schema := range []string{"locks", "Tenant", "order by"} {
+		schema, tenant := target.Schema(t, schema), target.Schema(t, schema)
+		for _, s := range []string{schema, tenant} {
+			target.MustExec(t, `CREATE TABLE "`+s+`".job (id text PRIMARY KEY, state text NOT NULL, token bigint, grant_id text, holder text, claimed_at bigint, expires_at bigint)`)
+			target.MustExec(t, `INSERT INTO "`+s+`".job (id, state) VALUES ('k', 'PENDING')`)
+		}
+		for _, path := range []string{`"` + tenant + `",public`, `""`} {
+			far := target.Another(t, matrix.Options{Params: map[string]string{"search_path": path}})
+			cfg := leased(time.Minute)
+			cfg.Schema = schema
+			cfg.Transitions = []casupdate.Transition{{From: "DONE", To: "PENDING"}}
+			x := newTable(t, far, cfg)
+			must(t, schema, x.Do(t.Context(), "k", func(ctx context.Context, g exclusive.Grant) error {
+				return x.Commit(ctx, g, func(context.Context, Tx) error { return nil })
+			}))
+			must(t, schema, x.Transition(t.Context(), "k", "DONE", "PENDING"))
+			if n := target.Int(t, `SELECT COUNT(*) FROM "`+tenant+`".job WHERE state = 'PENDING' AND token IS NULL`); n != 1 {
+				t.Error("another schema's table was changed")
+			}
+		}
+		if n := target.Int(t, `SELECT token FROM "`+schema+`".job`); n != 2 {
+			t.Errorf("token %d after two claims", n)
+		}
+	}
+}
+
+// Columns that are set along are set by the statement that changes the state.
+func TestSet(t *testing.T) { matrix.Each(t, testSet, testSet) }
+
+type worker string
+
+func testSet[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	kind := map[string]string{"postgres": "timestamptz", "mysql": "datetime(6)", "mariadb": "datetime(6)", "sqlite": "text"}[target.Dialect]
+	setUp(t, target, "k")
+	target.MustExec(t, "ALTER TABLE job ADD COLUMN at "+kind)
+	target.MustExec(t, "ALTER TABLE job ADD COLUMN micros bigint")
+	target.MustExec(t, "ALTER TABLE job ADD COLUMN n int")
+	odd := map[bool]string{true: "`{odd}`", false: `"{odd}"`}[target.Dialect == "mysql" || target.Dialect == "mariadb"]
+	target.MustExec(t, "ALTER TABLE job ADD COLUMN "+odd+" int")
+	cfg := bare()
+	cfg.OnClaim = casupdate.Set{"note": worker("w"), "n": uint8(7), "at": casupdate.Now, "micros": casupdate.NowMicros}
+	cfg.OnRevert = casupdate.Set{"note": nil, "n": 8}
+	cfg.OnDone = casupdate.Set{"n": 9, "{odd}": 1}
+	x := newTable(t, target, cfg)
+	check := func(when, query string) {
+		if target.Int(t, "SELECT COUNT(*) FROM job WHERE "+query) != 1 {
+			t.Errorf("%s not: %s", when, query)
+		}
+	}
+	wantErr(t, "Do", x.Do(t.Context(), "k", func(context.Context, exclusive.Grant) error {
+		check("claimed", "note = 'w' AND n = 7 AND at IS NOT NULL")
+		if at := time.UnixMicro(target.Int(t, "SELECT micros FROM job")); time.Since(at).Abs() > time.Minute {
+			t.Errorf("the clock is %v", at)
+		}
+		return errBiz
+	}), errBiz)
+	check("given back", "note IS NULL AND n = 8")
+	must(t, "Do", x.Do(t.Context(), "k", nothing))
+	check("done", "note = 'w' AND n = 9 AND "+odd+" = 1")
+}
+
+// A key that names several rows is told, and claims none of them for good.
+func TestNotUnique(t *testing.T) { matrix.Drivers(t, testNotUnique, testNotUnique) }
+
+func testNotUnique[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	setUp(t, target, "a", "b")
+	target.MustExec(t, "UPDATE job SET note = 'n'")
+	for _, cfg := range []casupdate.Config{bare(), proving()} {
+		cfg.Key = casupdate.Text("note")
+		x := newTable(t, target, cfg)
+		wantErr(t, "Do", x.Do(t.Context(), "n", func(context.Context, exclusive.Grant) error {
+			t.Error("work ran")
+			return nil
+		}), exclusive.ErrSchema)
+		wantState(t, target, "a", "PENDING")
+		wantState(t, target, "b", "PENDING")
+	}
+}
+
+// A trigger on the application's table hides no answer.
+func TestTriggers(t *testing.T) { matrix.Each(t, testTriggers, testTriggers) }
+
+func testTriggers[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	setUp(t, target, "a", "b", "c")
+	target.MustExec(t, "CREATE TABLE audit (id varchar(100) NOT NULL)")
+	switch target.Dialect {
+	case "postgres":
+		target.MustExec(t, "CREATE FUNCTION audit() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO audit VALUES (NEW.id); RETURN NEW; END $$")
+		target.MustExec(t, "CREATE TRIGGER audit AFTER UPDATE ON job FOR EACH ROW EXECUTE FUNCTION audit()")
+	case "sqlite":
+		target.MustExec(t, "CREATE TRIGGER audit AFTER UPDATE ON job FOR EACH ROW BEGIN INSERT INTO audit VALUES (NEW.id); END")
+	default:
+		target.MustExec(t, "CREATE TRIGGER audit AFTER UPDATE ON job FOR EACH ROW INSERT INTO audit VALUES (NEW.id)")
+	}
+	cfg := leased(time.Minute)
+	cfg.Transitions = []casupdate.Transition{{From: "DONE", To: "PENDING"}}
+	x := newTable(t, target, cfg)
+	for _, token := range []int64{1, 2} {
+		must(t, "do", x.Do(t.Context(), "a", func(ctx context.Context, g exclusive.Grant) error {
+			if g.Token != token {
+				t.Errorf("the token is %d; want %d", g.Token, token)
+			}
+			return x.Commit(ctx, g, store(target, "a", fmt.Sprint(token)))
+		}))
+		wantStored(t, target, "a", fmt.Sprint(token))
+		must(t, "transition", x.Transition(t.Context(), "a", "DONE", "PENDING"))
+	}
+	must(t, "do without columns", newTable(t, target, bare()).Do(t.Context(), "b", nothing))
+	wantState(t, target, "b", "DONE")
+	v, err := casupdate.NewVersioned(target.DB, casupdate.VersionConfig{Table: "job"})
+	must(t, "new", err)
+	version, err := v.Update(t.Context(), "c", 0, casupdate.Set{"note": "x"})
+	if err != nil || version != 1 {
+		t.Errorf("update: version %d, %v", version, err)
+	}
+	if target.Int(t, "SELECT COUNT(*) FROM audit") == 0 {
+		t.Error("the trigger never ran: the test proves nothing")
+	}
+}

@@ -1,0 +1,93 @@
+package doctor_test
+
+import (
+	"testing"
+
+	"github.com/exclusive-go/exclusive/integration_test/command"
+	"github.com/exclusive-go/exclusive/integration_test/servers"
+)
+
+// What the DSN makes of a session is found.
+func TestMySQLSession(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name   string
+		kinds  []servers.Kind
+		params []string
+		want   map[string]string
+		found  map[string]string
+	}{
+		{"as it should be", both, []string{"sql_mode", "'STRICT_TRANS_TABLES'"}, map[string]string{
+			"connect": "ok", "version": "ok", "writable": "ok", "clock": "ok", "isolation": "ok", "autocommit": "ok", "sql_mode": "ok",
+			"innodb_lock_wait_timeout": "ok", "wait_timeout": "ok", "affected_rows": "ok", "galera": "ok", "replication": "ok",
+		}, map[string]string{"affected_rows": "changed rows"}},
+		{"much is wrong", both, []string{
+			"sql_mode", "''", "tx_isolation_", "'SERIALIZABLE'", "innodb_lock_wait_timeout", "300", "wait_timeout", "20",
+			"clientFoundRows", "true", "transaction_read_only_", "1",
+		}, map[string]string{
+			"sql_mode": "warn", "isolation": "warn", "innodb_lock_wait_timeout": "warn", "wait_timeout": "warn", "writable": "fail", "affected_rows": "ok",
+		}, map[string]string{"affected_rows": "matched rows (clientFoundRows=true)"}},
+		{"not committed", both, []string{"autocommit", "0"}, map[string]string{"autocommit": "fail", "sql_mode": "ok"}, nil},
+		{"dirty", both, []string{"tx_isolation_", "'READ-UNCOMMITTED'"}, map[string]string{"isolation": "fail"}, nil},
+		{"MariaDB's own", []servers.Kind{servers.MariaDB}, []string{
+			"idle_transaction_timeout", "1", "idle_write_transaction_timeout", "1", "max_statement_time", "4",
+		}, map[string]string{"idle_transaction_timeout": "warn", "idle_write_transaction_timeout": "warn", "max_statement_time": "warn"}, nil},
+	} {
+		for _, kind := range c.kinds {
+			t.Run(c.name+" on "+string(kind), func(t *testing.T) {
+				t.Parallel()
+				var params []string
+				for _, p := range c.params {
+					params = append(params, variable(kind, p))
+				}
+				f := diagnose(t, command.DSN(t, servers.Database(t, kind), params...))
+				f.want(t, c.want)
+				for check, found := range c.found {
+					if f[check].Found != found {
+						t.Errorf("%+v", f[check])
+					}
+				}
+			})
+		}
+	}
+}
+
+var both = []servers.Kind{servers.MySQL, servers.MariaDB}
+
+// variable is the name that a server knows.
+func variable(kind servers.Kind, name string) string {
+	switch {
+	case name == "tx_isolation_" && kind == servers.MySQL:
+		return "transaction_isolation"
+	case name == "tx_isolation_":
+		return "tx_isolation"
+	case name == "transaction_read_only_" && kind == servers.MySQL:
+		return "transaction_read_only"
+	case name == "transaction_read_only_":
+		return "tx_read_only"
+	}
+	return name
+}
+
+// The limit of an account counts, too.
+func TestMySQLConnections(t *testing.T) {
+	t.Parallel()
+	for _, kind := range both {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			dsn := servers.Database(t, kind)
+			db := open(t, kind, dsn)
+			user := name()
+			mustExec(t, db, "CREATE USER "+user+" IDENTIFIED BY '"+password+"' WITH MAX_USER_CONNECTIONS 9", "GRANT ALL ON *.* TO "+user)
+			t.Cleanup(func() { mustExec(t, admin(t, kind), "DROP USER "+user) })
+			as := mysqlAs(t, dsn, user)
+			f := diagnose(t, as, "--pool", "10")
+			f.want(t, map[string]string{"connections": "fail"})
+			if f["connections"].Found != "1 processes with 10 connections each, and max_user_connections allows 9" {
+				t.Errorf("%+v", f["connections"])
+			}
+			diagnose(t, as, "--pool", "9").want(t, map[string]string{"connections": "ok"})
+			diagnose(t, as, "--pool", "1").want(t, map[string]string{"connections": "fail"})
+		})
+	}
+}

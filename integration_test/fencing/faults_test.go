@@ -1,0 +1,564 @@
+package fencing_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/exclusive-go/exclusive"
+	"github.com/exclusive-go/exclusive/fencing"
+	"github.com/exclusive-go/exclusive/integration_test/matrix"
+	"github.com/exclusive-go/exclusive/integration_test/proxy"
+)
+
+// through puts a proxy between a new pool of target and its server.
+func through[Tx any](t *testing.T, target *matrix.Target[Tx]) (*matrix.Target[Tx], *proxy.Proxy) {
+	t.Helper()
+	p := proxy.Start(t, target.Addr(t))
+	return target.Another(t, matrix.Options{Addr: p.Addr()}), p
+}
+
+// freeWithin fails unless l gets key before d has passed.
+func freeWithin(t *testing.T, l exclusive.Leaser, key string, d time.Duration) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	defer cancel()
+	lease, err := l.Acquire(ctx, key)
+	if err != nil {
+		t.Fatalf("%q is not free within %v: %v", key, d, err)
+	}
+	must(t, "release", lease.Release(t.Context()))
+}
+
+func nothing(context.Context, exclusive.Grant) error { return nil }
+
+// A release reaches the server although the caller's context is over.
+func TestReleaseAfterCancellation(t *testing.T) {
+	matrix.Drivers(t, testReleaseAfterCancellation, testReleaseAfterCancellation)
+}
+
+func testReleaseAfterCancellation[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	setUp(t, target)
+	x := newLeases(t, target, fencing.Config{TTL: 10 * time.Minute})
+	rival := newLeases(t, target.Another(t, matrix.Options{}), fencing.Config{})
+
+	ctx, cancel := context.WithCancel(t.Context())
+	err := x.Do(ctx, "k", func(ctx context.Context, _ exclusive.Grant) error { cancel(); return ctx.Err() })
+	wantErr(t, "cancelled in work", err, context.Canceled)
+	freeWithin(t, rival, "k", 20*time.Second)
+
+	// Where a deadline strikes before work begins, what of the acquire comes late
+	// is given back a little later.
+	ran := false
+	for d := 50 * time.Millisecond; !ran; d *= 4 {
+		ctx, cancel := context.WithTimeout(t.Context(), d)
+		err = x.Do(ctx, "k", func(ctx context.Context, _ exclusive.Grant) error { ran = true; <-ctx.Done(); return ctx.Err() })
+		cancel()
+		freeWithin(t, rival, "k", 20*time.Second)
+	}
+	wantErr(t, "deadline in work", err, context.DeadlineExceeded)
+
+	ctx, cancel = context.WithCancel(t.Context())
+	err = x.Do(ctx, "k", func(context.Context, exclusive.Grant) error { cancel(); return nil })
+	wantErr(t, "cancelled before work returns nil", err, context.Canceled)
+	freeWithin(t, rival, "k", 20*time.Second)
+
+	for name, unwind := range map[string]func(){"panic": func() { panic("boom") }, "exit": runtime.Goexit} {
+		var recovered any
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			defer func() { recovered = recover() }()
+			_ = x.Do(t.Context(), "k", func(context.Context, exclusive.Grant) error { unwind(); return nil })
+		})
+		wg.Wait()
+		if name == "panic" && recovered != "boom" {
+			t.Errorf("recovered %v", recovered)
+		}
+		freeWithin(t, rival, "k", 20*time.Second)
+	}
+	// The same inside the transaction of a Commit.
+	func() {
+		defer func() {
+			if r := recover(); r != "boom" {
+				t.Errorf("recovered %v", r)
+			}
+		}()
+		_ = x.Do(t.Context(), "k", func(ctx context.Context, g exclusive.Grant) error {
+			return x.Commit(ctx, g, func(ctx context.Context, tx Tx) error {
+				must(t, "write", store(target, "half")(ctx, tx))
+				panic("boom")
+			})
+		})
+	}()
+	freeWithin(t, rival, "k", 20*time.Second)
+	if body := stored(t, target); body != "nothing" {
+		t.Errorf("a panic stored %q", body)
+	}
+	target.Idle(t)
+}
+
+// Renewal and release may cross: the release is what counts.
+func TestRenewalRacesRelease(t *testing.T) {
+	matrix.Drivers(t, testRenewalRacesRelease, testRenewalRacesRelease)
+}
+
+func testRenewalRacesRelease[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	setUp(t, target)
+	ctx := t.Context()
+	x := newLeases(t, target, fencing.Config{})
+	for range 100 {
+		lease := acquire(t, x, "k")
+		stop := make(chan struct{})
+		var renewing sync.WaitGroup
+		renewing.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					if err := lease.Renew(ctx); err != nil && !errors.Is(err, exclusive.ErrLost) {
+						t.Errorf("renew: %v", err)
+					}
+				}
+			}
+		})
+		time.Sleep(rand.N(3 * time.Millisecond)) // work
+		must(t, "release", lease.Release(ctx))
+		next, err := x.TryAcquire(ctx, "k")
+		must(t, "acquire right after release", err)
+		close(stop)
+		renewing.Wait()
+		must(t, "release", next.Release(ctx))
+	}
+}
+
+// A release waits for a renewal that is under way, which would have the row locked
+// after it. One that takes too long is overtaken, and does no harm.
+func TestReleaseWaitsForItsRenewal(t *testing.T) {
+	matrix.Drivers(t, testReleaseWaitsForItsRenewal, testReleaseWaitsForItsRenewal, "postgres", "mysql", "mariadb")
+}
+
+func testReleaseWaitsForItsRenewal[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	setUp(t, target)
+	ctx := t.Context()
+	far, p := through(t, target)
+	x := newLeases(t, far, fencing.Config{NoRenew: true})
+	rival := newLeases(t, target, fencing.Config{})
+	must(t, "acquire", acquire(t, rival, "other").Release(ctx)) // it is connected, and knows the server
+	for name, late := range map[string]bool{"in time": false, "late": true} {
+		t.Run(name, func(t *testing.T) {
+			lease := acquire(t, x, "k")
+			id := []byte(lease.Grant().ID)
+			digits := []byte(hex.EncodeToString(id))
+			var sent atomic.Int64
+			asked, arrive := make(chan struct{}), make(chan struct{})
+			p.Intercept(func(data []byte) proxy.Verdict {
+				if bytes.Contains(data, id) || bytes.Contains(bytes.ToLower(data), digits) {
+					if sent.Add(1) == 1 {
+						close(asked)
+						<-arrive // the renewal, which was sent first
+					}
+				}
+				return proxy.Pass
+			})
+			defer p.Intercept(nil)
+			renewed, released := make(chan error, 1), make(chan error, 1)
+			go func() { renewed <- lease.Renew(ctx) }()
+			<-asked
+			began := time.Now()
+			go func() { released <- lease.Release(ctx) }()
+			<-lease.Context().Done() // Release has begun
+			if late {
+				must(t, "release", <-released)
+			} else if n := sent.Load(); n != 1 && time.Since(began) < 200*time.Millisecond { // for which Release waits
+				t.Errorf("%d statements were sent before the renewal was answered", n)
+			}
+			close(arrive)
+			if !late {
+				must(t, "release", <-released)
+			}
+			next, err := rival.TryAcquire(ctx, "k")
+			must(t, "acquire right after release", err)
+			wantErr(t, "the renewal", <-renewed, exclusive.ErrLost)
+			must(t, "release", next.Release(ctx))
+		})
+	}
+}
+
+// The holder's context ends before anybody else has the key, also when its
+// network is gone without a word.
+func TestLossIsKnownBeforeTakeover(t *testing.T) {
+	matrix.Drivers(t, testLossIsKnownBeforeTakeover, testLossIsKnownBeforeTakeover)
+}
+
+func testLossIsKnownBeforeTakeover[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	if !target.Networked() {
+		return
+	}
+	setUp(t, target)
+	far, p := through(t, target)
+	x := newLeases(t, far, fencing.Config{TTL: 1500 * time.Millisecond})
+	rival := newLeases(t, target, fencing.Config{})
+	lease := acquire(t, x, "k")
+	ended := make(chan time.Time, 1)
+	context.AfterFunc(lease.Context(), func() { ended <- time.Now() })
+	time.Sleep(1600 * time.Millisecond) // it is renewed meanwhile
+	must(t, "renewed", lease.Context().Err())
+	p.Intercept(func([]byte) proxy.Verdict { return proxy.Swallow })
+	next := acquire(t, rival, "k")
+	taken := time.Now()
+	select {
+	case at := <-ended:
+		if at.After(taken) {
+			t.Errorf("told %v after the takeover", at.Sub(taken))
+		}
+	default:
+		t.Error("the holder does not know that the key was taken over")
+	}
+	wantErr(t, "the holder's context", context.Cause(lease.Context()), exclusive.ErrLost)
+	if next.Grant().Token <= lease.Grant().Token {
+		t.Errorf("token %d after %d", next.Grant().Token, lease.Grant().Token)
+	}
+}
+
+// One broken connection is no loss.
+func TestBrokenConnectionIsNoLoss(t *testing.T) {
+	matrix.Drivers(t, testBrokenConnectionIsNoLoss, testBrokenConnectionIsNoLoss)
+}
+
+func testBrokenConnectionIsNoLoss[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	if !target.Networked() {
+		return
+	}
+	setUp(t, target)
+	far, p := through(t, target)
+	x := newLeases(t, far, fencing.Config{TTL: 5 * time.Second})
+	lease := acquire(t, x, "k")
+	token := lease.Grant().Token
+	for range 4 { // twice the lease; a new connection takes its time on a busy machine
+		time.Sleep(2500 * time.Millisecond)
+		p.Cut()
+	}
+	must(t, "the lease", context.Cause(lease.Context()))
+	must(t, "release", lease.Release(t.Context()))
+	if lease.Grant().Token != token {
+		t.Error("renewal changed the token")
+	}
+}
+
+// What an operator or a takeover does to the row is noticed at the next renewal.
+func TestRowTakenAway(t *testing.T) { matrix.Drivers(t, testRowTakenAway, testRowTakenAway) }
+
+func testRowTakenAway[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	setUp(t, target)
+	for name, statement := range map[string]string{
+		"deleted":  "DELETE FROM exclusive_lease WHERE grant_id = ?",
+		"released": "UPDATE exclusive_lease SET attempt = 0, expires_at = 0 WHERE grant_id = ?",
+		"taken":    "UPDATE exclusive_lease SET grant_id = 'other' WHERE grant_id = ?",
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := newLeases(t, target, fencing.Config{TTL: 600 * time.Millisecond})
+			var seen error
+			err := x.Do(t.Context(), name, func(ctx context.Context, g exclusive.Grant) error {
+				target.MustExec(t, statement, g.ID)
+				<-ctx.Done()
+				seen = context.Cause(ctx)
+				return nil
+			})
+			wantErr(t, "what work sees", seen, exclusive.ErrLost)
+			wantErr(t, "Do, although work returned nil", err, exclusive.ErrLost)
+			if name == "deleted" && target.Int(t, "SELECT COUNT(*) FROM exclusive_lease WHERE lease_key = 'deleted'") != 0 {
+				t.Error("renewal or release made the row again")
+			}
+		})
+	}
+}
+
+// One row locked by somebody must not keep the others from being renewed.
+func TestLockedRowDoesNotStopOthers(t *testing.T) {
+	matrix.Drivers(t, testLockedRowDoesNotStopOthers, testLockedRowDoesNotStopOthers)
+}
+
+func testLockedRowDoesNotStopOthers[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	if !target.Networked() {
+		return // SQLite locks the database, not rows
+	}
+	setUp(t, target)
+	ctx := t.Context()
+	x := newLeases(t, target, fencing.Config{TTL: 5 * time.Second})
+	var others []*exclusive.Lease
+	locked := acquire(t, x, "locked")
+	for i := range 10 {
+		others = append(others, acquire(t, x, fmt.Sprint("k", i)))
+	}
+	tx, err := target.BeginPast(ctx)
+	must(t, "begin", err)
+	must(t, "check", x.Check(ctx, tx, locked.Grant()))
+	<-locked.Context().Done() // the transaction was longer than the lease
+	time.Sleep(time.Second)   // and than it lasts on the server
+	// Nobody can have the key as long as the transaction lives.
+	rival := newLeases(t, target.Another(t, matrix.Options{}), fencing.Config{})
+	short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+	defer cancel()
+	if _, err := rival.Acquire(short, "locked"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a key whose holder's check still holds: %v", err)
+	}
+	must(t, "write in the checked transaction", store(target, "checked")(ctx, tx))
+	must(t, "its commit", target.DB.Commit(ctx, tx))
+	for _, lease := range others {
+		must(t, "another lease", context.Cause(lease.Context()))
+	}
+	freeWithin(t, rival, "locked", 20*time.Second)
+	if body := stored(t, target); body != "checked" {
+		t.Errorf("stored %q", body)
+	}
+}
+
+// A COMMIT whose answer is lost is looked up. A COMMIT that never arrived has
+// not happened.
+func TestCommitWithoutAnswer(t *testing.T) {
+	matrix.Drivers(t, testCommitWithoutAnswer, testCommitWithoutAnswer)
+}
+
+func testCommitWithoutAnswer[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	if !target.Networked() {
+		return
+	}
+	setUp(t, target)
+	rival := newLeases(t, target, fencing.Config{})
+	for name, verdict := range map[string]proxy.Verdict{"answer lost": proxy.CutAfter, "never arrived": proxy.Cut} {
+		t.Run(name, func(t *testing.T) {
+			target.MustExec(t, "UPDATE result SET body = 'nothing'")
+			far, p := through(t, target)
+			x := newLeases(t, far, fencing.Config{})
+			err := x.Do(t.Context(), "k", func(ctx context.Context, g exclusive.Grant) error {
+				return x.Commit(ctx, g, func(ctx context.Context, tx Tx) error {
+					must(t, "write", store(target, "written")(ctx, tx))
+					var once atomic.Bool
+					p.Intercept(func(data []byte) proxy.Verdict {
+						if bytes.Contains(bytes.ToUpper(data), []byte("COMMIT")) && once.CompareAndSwap(false, true) {
+							return verdict
+						}
+						return proxy.Pass
+					})
+					return nil
+				})
+			})
+			body := stored(t, target)
+			switch name {
+			case "answer lost":
+				must(t, "do", err)
+				if body != "written" {
+					t.Errorf("reported as committed, stored %q", body)
+				}
+			default:
+				wantErr(t, "do", err, exclusive.ErrConflict)
+				if body != "nothing" {
+					t.Errorf("reported as not committed, stored %q", body)
+				}
+			}
+			freeWithin(t, rival, "k", 20*time.Second)
+		})
+	}
+}
+
+// An apply that ends its transaction by itself is told what became of it, and
+// the work is not done again when it was stored.
+func TestApplyEndsTheTransaction(t *testing.T) {
+	matrix.Drivers(t, testApplyEndsTheTransaction, testApplyEndsTheTransaction)
+}
+
+func testApplyEndsTheTransaction[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	setUp(t, target)
+	x := newLeases(t, target, fencing.Config{})
+	for name, end := range map[string]func(context.Context, Tx) error{
+		"commit":   target.DB.Commit,
+		"rollback": func(_ context.Context, tx Tx) error { return target.DB.Rollback(tx) },
+		// Past the driver. database/sql does not show what pgx does here.
+		"statement": func(ctx context.Context, tx Tx) error { return target.Exec(ctx, tx, "ROLLBACK") },
+	} {
+		if name == "statement" && target.Name != "pgx" {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			target.MustExec(t, "UPDATE result SET body = 'nothing'")
+			err := x.Do(t.Context(), name, func(ctx context.Context, g exclusive.Grant) error {
+				return x.Commit(ctx, g, func(ctx context.Context, tx Tx) error {
+					must(t, "write", store(target, "written")(ctx, tx))
+					return end(ctx, tx)
+				})
+			})
+			body := stored(t, target)
+			switch name {
+			case "commit":
+				must(t, "do", err) // it is durable, and the lease is given back
+				if body != "written" {
+					t.Errorf("stored %q", body)
+				}
+			default:
+				wantErr(t, "do", err, exclusive.ErrConflict)
+				if body != "nothing" {
+					t.Errorf("stored %q", body)
+				}
+			}
+			freeWithin(t, x, name, 20*time.Second)
+		})
+	}
+}
+
+// An acquire whose answer is lost leaves no key that nobody holds.
+func TestAcquireWithoutAnswer(t *testing.T) {
+	matrix.Drivers(t, testAcquireWithoutAnswer, testAcquireWithoutAnswer)
+}
+
+func testAcquireWithoutAnswer[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	if !target.Networked() {
+		return
+	}
+	setUp(t, target)
+	rival := newLeases(t, target, fencing.Config{})
+	far, p := through(t, target)
+	x := newLeases(t, far, fencing.Config{})
+	must(t, "do", x.Do(t.Context(), "k", nothing)) // the schema is checked
+	var cuts atomic.Int64
+	p.Intercept(func(data []byte) proxy.Verdict {
+		if bytes.Contains(data, []byte("ON CONFLICT")) || bytes.Contains(data, []byte("ON DUPLICATE")) || cuts.Load() == 0 {
+			if cuts.Add(1) == 1 {
+				return proxy.CutAfter
+			}
+		}
+		return proxy.Pass
+	})
+	lease, err := x.TryAcquire(t.Context(), "k")
+	if err == nil {
+		// The retry knew its own: what is stored is what was returned.
+		if token := target.Int(t, "SELECT token FROM exclusive_lease"); token != lease.Grant().Token {
+			t.Errorf("stored token %d, returned %d", token, lease.Grant().Token)
+		}
+		if lease.Grant().Attempt != 1 {
+			t.Errorf("attempt %d", lease.Grant().Attempt)
+		}
+		must(t, "release", lease.Release(t.Context()))
+	} else {
+		wantErr(t, "acquire", err, exclusive.ErrUnavailable)
+	}
+	if cuts.Load() == 0 {
+		t.Error("the proxy cut nothing")
+	}
+	freeWithin(t, rival, "k", 20*time.Second)
+
+	// The server's answer comes too late for the caller.
+	p.Intercept(func([]byte) proxy.Verdict { return proxy.Mute })
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	_, err = x.TryAcquire(ctx, "k")
+	wantErr(t, "acquire", err, context.DeadlineExceeded)
+	if took := time.Since(start); took > 3*time.Second {
+		t.Errorf("returned %v after its deadline", took)
+	}
+	p.Intercept(nil)
+	p.Cut()
+	freeWithin(t, rival, "k", 20*time.Second)
+}
+
+// A release whose answer is lost is no loss, although a rival has the key by the
+// time it is sent again, and does not take it from that one.
+func TestReleaseWithoutAnswer(t *testing.T) {
+	matrix.Drivers(t, testReleaseWithoutAnswer, testReleaseWithoutAnswer)
+}
+
+func testReleaseWithoutAnswer[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	if !target.Networked() {
+		return
+	}
+	setUp(t, target)
+	rival := newLeases(t, target, fencing.Config{})
+	far, p := through(t, target)
+	x := newLeases(t, far, fencing.Config{})
+	must(t, "do", x.Do(t.Context(), "k", nothing)) // drivers have prepared their statements
+	lease := acquire(t, x, "k")
+	var mu sync.Mutex // one proxy, several connections
+	var taken *exclusive.Lease
+	cut := false
+	p.Intercept(func([]byte) proxy.Verdict {
+		mu.Lock()
+		defer mu.Unlock()
+		if !cut {
+			cut = true
+			return proxy.CutAfter
+		}
+		if taken == nil { // before the release is sent again
+			if l, err := rival.TryAcquire(t.Context(), "k"); err == nil {
+				taken = l
+			}
+		}
+		return proxy.Pass
+	})
+	err := lease.Release(t.Context())
+	p.Intercept(nil)
+	mu.Lock()
+	defer mu.Unlock()
+	if taken == nil {
+		// The driver needs more than one message to send a statement, so the
+		// first one was cut before it ran.
+		must(t, "release", err)
+		freeWithin(t, rival, "k", 20*time.Second)
+		return
+	}
+	must(t, "release", err)
+	must(t, "the rival's lease", taken.Renew(t.Context()))
+	must(t, "the rival's release", taken.Release(t.Context()))
+}
+
+func TestCancelledWait(t *testing.T) { matrix.Drivers(t, testCancelledWait, testCancelledWait) }
+
+func testCancelledWait[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	setUp(t, target)
+	holder := newLeases(t, target, fencing.Config{})
+	x := newLeases(t, target.Another(t, matrix.Options{}), fencing.Config{Wait: time.Hour})
+	lease := acquire(t, holder, "k")
+	for range 20 {
+		ctx, cancel := context.WithCancel(t.Context())
+		var cancelled atomic.Int64
+		go func() {
+			time.Sleep(rand.N(40 * time.Millisecond))
+			cancelled.Store(time.Now().UnixNano())
+			cancel()
+		}()
+		err := x.Do(ctx, "k", func(context.Context, exclusive.Grant) error { t.Error("work ran"); return nil })
+		if late := time.Since(time.Unix(0, cancelled.Load())); late > 5*time.Second {
+			t.Errorf("returned %v after the cancellation", late)
+		}
+		wantErr(t, "cancelled wait", err, context.Canceled)
+		if errors.Is(err, exclusive.ErrHeld) {
+			t.Errorf("cancellation looks like a held key: %v", err)
+		}
+	}
+	if n := x.Do(t.Context(), "other", nothing); n != nil {
+		t.Errorf("the pool is not healthy: %v", n)
+	}
+	must(t, "release", lease.Release(t.Context()))
+
+	// Waiting long enough is a held key, and no failure.
+	lease = acquire(t, holder, "k")
+	short := newLeases(t, target.Another(t, matrix.Options{}), fencing.Config{Wait: 100 * time.Millisecond})
+	start := time.Now()
+	err := short.Do(t.Context(), "k", nothing)
+	wantErr(t, "wait that is over", err, exclusive.ErrHeld)
+	if took := time.Since(start); took < 100*time.Millisecond || took > 10*time.Second {
+		t.Errorf("waited %v", took)
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the caller's context did not end: %v", err)
+	}
+	must(t, "release", lease.Release(t.Context()))
+}
