@@ -1,0 +1,145 @@
+package exclusive_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/exclusive-go/exclusive"
+)
+
+var update = flag.Bool("update", false, "rewrite the table in README.md")
+
+const (
+	tableBegin = "<!-- table: made from exclusive.Strategies() -->\n"
+	tableEnd   = "<!-- end of table -->\n"
+)
+
+// chooserTable is the table of the README.
+func chooserTable() string {
+	all := exclusive.Promises{OneWinner: true, OneAtATime: true, TimeBound: true, OncePerKey: true, RefusesStale: true, InTx: true}
+	var b strings.Builder
+	b.WriteString("| strategy | how |")
+	for _, name := range all.Names() {
+		fmt.Fprintf(&b, " %s |", name)
+	}
+	b.WriteString(" cost |\n|---|---|" + strings.Repeat(":-:|", len(all.Names())) + "---|\n")
+	for _, s := range exclusive.Strategies() {
+		fmt.Fprintf(&b, "| [%s](%s) | %s |", s.Name, s.Name, s.Mechanism)
+		for _, promise := range all.Names() {
+			tick := " "
+			if slices.Contains(s.Promises.Names(), promise) {
+				tick = "✓"
+			}
+			fmt.Fprintf(&b, " %s |", tick)
+		}
+		fmt.Fprintf(&b, " %s |\n", s.Cost)
+	}
+	return b.String()
+}
+
+func TestReadmeTable(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, ok := strings.Cut(string(readme), tableBegin)
+	table, after, ok2 := strings.Cut(rest, tableEnd)
+	if !ok || !ok2 {
+		t.Fatal("README.md has no place for the table")
+	}
+	want := "\n" + chooserTable() + "\n"
+	if table == want {
+		return
+	}
+	if !*update {
+		t.Fatalf("the table in README.md is stale; run: go test . -run TestReadmeTable -update\nwant:%s", want)
+	}
+	if err := os.WriteFile("README.md", []byte(before+tableBegin+want+tableEnd+after), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// fences returns the code blocks of a language, in order.
+func fences(t *testing.T, file, language string) []string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var blocks []string
+	for _, m := range regexp.MustCompile("(?s)```"+language+"\n(.*?)```").FindAllStringSubmatch(string(text), -1) {
+		blocks = append(blocks, m[1])
+	}
+	return blocks
+}
+
+// The README's program is compiled and run, and prints what the README says.
+func TestReadmeProgram(t *testing.T) {
+	programs, outputs := fences(t, "README.md", "go"), fences(t, "README.md", "text")
+	if len(programs) != 1 || len(outputs) != 1 {
+		t.Fatalf("%d programs and %d outputs", len(programs), len(outputs))
+	}
+	dir := t.TempDir()
+	source, binary := filepath.Join(dir, "main.go"), filepath.Join(dir, "program")
+	if err := os.WriteFile(source, []byte(programs[0]), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, source).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	cmd := exec.CommandContext(t.Context(), binary)
+	cmd.Dir = dir // its database is made there
+	out, err := cmd.CombinedOutput()
+	if err != nil || string(out) != outputs[0] {
+		t.Errorf("%v, it printed %q; the README says %q", err, out, outputs[0])
+	}
+}
+
+// The README's commands are run: the demo here, make test by whoever runs this.
+func TestReadmeCommands(t *testing.T) {
+	commands := strings.Fields(strings.Join(fences(t, "README.md", "sh"), " "))
+	want := strings.Fields("go run ./cmd/exclusive demo make test go get github.com/exclusive-go/exclusive")
+	if !slices.Equal(commands, want) {
+		t.Fatalf("the README's commands are %q; this test knows %q", commands, want)
+	}
+	if out, err := exec.CommandContext(t.Context(), "go", "run", "./cmd/exclusive", "demo").CombinedOutput(); err != nil {
+		t.Errorf("demo: %v\n%s", err, out)
+	}
+	if out, err := exec.CommandContext(t.Context(), "make", "--dry-run", "test").CombinedOutput(); err != nil {
+		t.Errorf("make: %v\n%s", err, out)
+	}
+	if module, err := os.ReadFile("go.mod"); err != nil || !strings.HasPrefix(string(module), "module "+want[len(want)-1]+"\n") {
+		t.Errorf("go get names another module than go.mod (%v)", err)
+	}
+}
+
+// Links within the repository lead somewhere.
+func TestDocLinks(t *testing.T) {
+	var files []string
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, found...)
+	}
+	link := regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range link.FindAllStringSubmatch(string(text), -1) {
+			if _, err := os.Stat(filepath.Join(filepath.Dir(file), m[1])); err != nil {
+				t.Errorf("%s: %v", file, err)
+			}
+		}
+	}
+}
