@@ -199,6 +199,11 @@ func testB004[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Stra
 // heartbeat that hung in the database.
 func TestB005_ReleaseBehindBlockedRenewal(t *testing.T) {
 	t.Parallel()
+	t.Run("lease", testB005Lease)
+	t.Run("claim", func(t *testing.T) { eachLeased(t, testB005, testB005) })
+}
+
+func testB005Lease(t *testing.T) {
 	eachIssuer(t, func(t *testing.T, i *issuer) {
 		key := newKey()
 		const ttl = 3 * time.Second
@@ -235,6 +240,42 @@ func TestB005_ReleaseBehindBlockedRenewal(t *testing.T) {
 		ended(t, "the renewal returns", renewing)
 		free(t, i.open(t, fencing.Config{}), key)
 	})
+}
+
+func testB005[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Strategy[Tx]) {
+	place := s.SetUp(t, target)
+	key, claim := place.MustKey(t), claims[s.Name]
+	const ttl = 3 * time.Second
+	x := place.New(t, target, exclusivetest.Config{TTL: ttl})
+	var unlock func()
+	done := make(chan error, 1)
+	go func() {
+		done <- x.Do(t.Context(), key, func(ctx context.Context, _ exclusive.Grant) error {
+			tx, err := target.Plain.BeginTx(context.WithoutCancel(ctx), nil)
+			if err != nil {
+				return err
+			}
+			unlock = sync.OnceFunc(func() { must(t, "rollback", tx.Rollback()) })
+			lock := "UPDATE " + claim.table + " SET holder = 'looked at' WHERE " + claim.key + " = ?"
+			if _, err := tx.ExecContext(ctx, target.Bind(lock), claimKey(s.Name, key)); err != nil {
+				return err
+			}
+			<-time.After(ttl / 2) // a renewal is due by now
+			return errBusiness
+		})
+	}()
+	select {
+	case err := <-done:
+		wantErr(t, "do", err, errBusiness)
+	case <-time.After(patience):
+		t.Error("the release hangs")
+	}
+	if unlock == nil {
+		t.Fatal("work did not begin")
+	}
+	unlock()
+	next := place.New(t, target, exclusivetest.Config{Wait: patience})
+	stores(t, place, next, key, "next")
 }
 
 // A panic and runtime.Goexit in work go on as they are, and the key is free;

@@ -38,6 +38,20 @@ func ifLeased[Tx any](test func(*testing.T, *matrix.Target[Tx], strategies.Strat
 	}
 }
 
+// claims says where a leased claim is stored, by the name of its strategy.
+var claims = map[string]struct{ table, key, until string }{
+	"uniquetask":       {"exclusive_task", "run", "free_at"},
+	"casupdate_leased": {"job", "id", "expires_at"},
+}
+
+// claimKey is a key as the column of a strategy's claims has it.
+func claimKey(strategy, key string) any {
+	if strategy == "uniquetask" {
+		return []byte(key)
+	}
+	return key
+}
+
 // renewals waits until a lease was renewed n times from now on.
 func renewals(t testing.TB, lease *exclusive.Lease, n int) {
 	t.Helper()
@@ -179,11 +193,8 @@ func TestB011_NothingRenewed(t *testing.T) {
 func testB011[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Strategy[Tx]) {
 	place := s.SetUp(t, target)
 	key := place.MustKey(t)
-	table := map[string]string{"uniquetask": "exclusive_task WHERE run = ?", "casupdate_leased": "job WHERE id = ?"}[s.Name]
-	arg := any(key)
-	if s.Name == "uniquetask" {
-		arg = []byte(key)
-	}
+	claim, arg := claims[s.Name], claimKey(s.Name, key)
+	table := claim.table + " WHERE " + claim.key + " = ?"
 	err := place.New(t, target, exclusivetest.Config{TTL: 6 * time.Second}).Do(t.Context(), key, func(ctx context.Context, g exclusive.Grant) error {
 		target.MustExec(t, "DELETE FROM "+table, arg)
 		ended(t, "work's context", ctx.Done())
@@ -261,6 +272,11 @@ func testB013[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Stra
 // Elsewhere one transient failure of a heartbeat gave the lease up.
 func TestB014_OneFailedRenewal(t *testing.T) {
 	t.Parallel()
+	t.Run("lease", testB014Lease)
+	t.Run("claim", func(t *testing.T) { eachLeased(t, testB014, testB014) })
+}
+
+func testB014Lease(t *testing.T) {
 	eachIssuer(t, func(t *testing.T, i *issuer) {
 		if i.far == nil {
 			return
@@ -269,14 +285,7 @@ func TestB014_OneFailedRenewal(t *testing.T) {
 		x, p := i.far(t, fencing.Config{TTL: 9 * time.Second})
 		lease := acquire(t, x, key)
 		token := lease.Grant().Token
-		var cut atomic.Bool
-		p.Intercept(func([]byte) proxy.Verdict { // all that is sent now are renewals
-			if cut.CompareAndSwap(false, true) {
-				return proxy.Cut
-			}
-			return proxy.Pass
-		})
-		await(t, "a renewal is cut off", cut.Load)
+		cutOnce(t, p) // all that is sent now are renewals
 		renewals(t, lease, 2)
 		if got := lease.Grant().Token; got != token {
 			t.Errorf("the token was %d and is %d", token, got)
@@ -286,6 +295,47 @@ func TestB014_OneFailedRenewal(t *testing.T) {
 		}
 		must(t, "release", lease.Release(t.Context()))
 	})
+}
+
+func testB014[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Strategy[Tx]) {
+	if !target.Networked() {
+		return
+	}
+	place := s.SetUp(t, target)
+	key, claim := place.MustKey(t), claims[s.Name]
+	until := func() int64 {
+		return target.Int(t, "SELECT "+claim.until+" FROM "+claim.table+" WHERE "+claim.key+" = ?", claimKey(s.Name, key))
+	}
+	far, p := through(t, target, matrix.Options{})
+	x := place.New(t, far, exclusivetest.Config{TTL: 9 * time.Second})
+	rival := place.New(t, target, exclusivetest.Config{})
+	err := x.Do(t.Context(), key, func(ctx context.Context, g exclusive.Grant) error {
+		cutOnce(t, p)
+		for range 2 {
+			before := until()
+			await(t, "a renewal", func() bool { return until() > before || ctx.Err() != nil })
+		}
+		must(t, "work's context", context.Cause(ctx))
+		wantErr(t, "a rival", rival.Do(ctx, key, nothing), exclusive.ErrHeld)
+		return x.Commit(ctx, g, func(ctx context.Context, tx Tx) error { return place.Write(ctx, tx, key, "held") })
+	})
+	must(t, "do", err)
+	if body, n := place.Stored(t, key); body != "held" || n != 1 {
+		t.Errorf("stored %q, %d results", body, n)
+	}
+}
+
+// cutOnce cuts the connection of what is sent next, and waits for that.
+func cutOnce(t testing.TB, p *proxy.Proxy) {
+	t.Helper()
+	var cut atomic.Bool
+	p.Intercept(func([]byte) proxy.Verdict {
+		if cut.CompareAndSwap(false, true) {
+			return proxy.Cut
+		}
+		return proxy.Pass
+	})
+	await(t, "a renewal is cut off", cut.Load)
 }
 
 // A lease that was waited for has its full length when it arrives.
