@@ -15,6 +15,7 @@ import (
 	"database/sql"
 	"errors"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"slices"
@@ -312,18 +313,29 @@ func (g *Target[Tx]) Schema(t testing.TB, name string) string {
 }
 
 // Isolated is Another whose sessions have an isolation level by default, named as
-// SQL does: "read committed".
-func (g *Target[Tx]) Isolated(t testing.TB, level string) *Target[Tx] {
+// SQL does: "read committed", and settings of their own beside it.
+func (g *Target[Tx]) Isolated(t testing.TB, level string, settings ...map[string]string) *Target[Tx] {
 	t.Helper()
-	if g.variant.kind == servers.Postgres {
-		return g.Another(t, Options{Params: map[string]string{"default_transaction_isolation": level}})
-	}
-	name := map[servers.Kind]string{servers.MySQL: "transaction_isolation", servers.MariaDB: "tx_isolation"}[g.variant.kind]
-	if name == "" {
+	params := make(map[string]string)
+	switch g.variant.kind {
+	case servers.Postgres:
+		params["default_transaction_isolation"] = level
+	case servers.MySQL:
+		params["transaction_isolation"] = quoted(level)
+	case servers.MariaDB:
+		params["tx_isolation"] = quoted(level)
+	default:
 		t.Fatalf("the isolation level of %s is not a setting", g.Dialect)
 	}
-	value := "'" + strings.ToUpper(strings.ReplaceAll(level, " ", "-")) + "'"
-	return g.Another(t, Options{Params: map[string]string{name: value}})
+	for _, s := range settings {
+		maps.Copy(params, s)
+	}
+	return g.Another(t, Options{Params: params})
+}
+
+// quoted is an isolation level as the setting of MySQL and MariaDB takes it.
+func quoted(level string) string {
+	return "'" + strings.ToUpper(strings.ReplaceAll(level, " ", "-")) + "'"
 }
 
 // Idle waits until no connection of DB is in use: drivers close broken ones in the
