@@ -34,6 +34,7 @@ import (
 	"github.com/exclusive-go/exclusive/casupdate"
 	"github.com/exclusive-go/exclusive/exclusivetest"
 	"github.com/exclusive-go/exclusive/fencing"
+	"github.com/exclusive-go/exclusive/integration_test/cases/session"
 	"github.com/exclusive-go/exclusive/integration_test/matrix"
 	"github.com/exclusive-go/exclusive/integration_test/servers"
 	"github.com/exclusive-go/exclusive/internal/db"
@@ -418,27 +419,9 @@ func rowLock[Tx any](t testing.TB, p *Place[Tx]) {
 		x, err := rowlock.New(target.DB, rowlock.Config{Wait: c.Wait})
 		return must(t, x, err)
 	}
-	// The operator ends the session that has a transaction open.
-	switch p.target.Dialect {
-	case "postgres":
+	if p.target.Networked() {
 		p.TakeAway = func(ctx context.Context, _ string) error {
-			_, err := p.target.Plain.ExecContext(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-				WHERE application_name = current_setting('application_name') AND state LIKE 'idle in transaction%' AND pid <> pg_backend_pid()`)
-			return err
-		}
-	case "mysql", "mariadb":
-		p.TakeAway = func(ctx context.Context, _ string) error {
-			var id int64
-			err := sql.ErrNoRows
-			for errors.Is(err, sql.ErrNoRows) && ctx.Err() == nil { // MariaDB's list of transactions is a little late
-				err = p.target.Plain.QueryRowContext(ctx, `SELECT p.id FROM information_schema.processlist p
-					JOIN information_schema.innodb_trx t ON t.trx_mysql_thread_id = p.id WHERE p.db = DATABASE()`).Scan(&id)
-			}
-			if err != nil {
-				return err
-			}
-			_, err = p.target.Plain.ExecContext(ctx, fmt.Sprintf("KILL %d", id))
-			return err
+			return session.Kill(ctx, p.target.Plain, p.target.Dialect)
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/exclusive-go/exclusive"
+	"github.com/exclusive-go/exclusive/integration_test/cases/session"
 	"github.com/exclusive-go/exclusive/integration_test/matrix"
 	"github.com/exclusive-go/exclusive/uniquetask"
 )
@@ -60,7 +61,7 @@ func testTokensRiseOverStalledClaim[Tx any](t *testing.T, target *matrix.Target[
 			t.Errorf("the stalled claim: %v", err)
 		}
 	})
-	waiting(t, target, 1) // for our lock, in the trigger
+	session.AwaitWaiting(t, target.Plain, target.Dialect, 1, nil) // for our lock, in the trigger
 	rounds := make(chan struct{})
 	wg.Go(func() {
 		defer close(rounds)
@@ -74,17 +75,14 @@ func testTokensRiseOverStalledClaim[Tx any](t *testing.T, target *matrix.Target[
 		}
 	})
 	// Either all of it goes by, or it waits for the stalled claim.
-	done := func() bool {
+	session.AwaitWaiting(t, target.Plain, target.Dialect, 2, func() bool {
 		select {
 		case <-rounds:
 			return true
 		default:
 			return false
 		}
-	}
-	for !done() && !isWaiting(t, target, 2) {
-		time.Sleep(lookPause)
-	}
+	})
 	release()
 	wg.Wait()
 	must(t, "forget", other.Forget(ctx, "r"))
@@ -117,32 +115,6 @@ func stallInserts[Tx any](t *testing.T, target *matrix.Target[Tx], holder string
 	})
 	t.Cleanup(release)
 	return release
-}
-
-// lookPause: InnoDB brings its list of transactions up to date when nobody has
-// looked at it for 100 ms.
-const lookPause = 150 * time.Millisecond
-
-// waiting waits until n sessions of the test's database wait for a lock.
-func waiting[Tx any](t *testing.T, target *matrix.Target[Tx], n int64) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !isWaiting(t, target, n); time.Sleep(lookPause) {
-		if time.Now().After(end) {
-			t.Fatalf("%d sessions never waited", n)
-		}
-	}
-}
-
-func isWaiting[Tx any](t *testing.T, target *matrix.Target[Tx], n int64) bool {
-	t.Helper()
-	query := `SELECT COUNT(*) FROM pg_stat_activity WHERE application_name = current_setting('application_name') AND wait_event_type = 'Lock'`
-	switch target.Dialect {
-	case "mysql", "mariadb":
-		query = `SELECT LEAST(1, (SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND state = 'User lock')) +
-			(SELECT COUNT(*) FROM information_schema.innodb_trx x JOIN information_schema.processlist p ON p.id = x.trx_mysql_thread_id
-				WHERE p.db = DATABASE() AND x.trx_state = 'LOCK WAIT')`
-	}
-	return target.Int(t, query) >= n
 }
 
 // Runs are claimed, committed, forgotten and pruned by many at once. The tokens

@@ -5,6 +5,7 @@ package session
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"regexp"
 	"strings"
 	"testing"
@@ -62,23 +63,30 @@ func (s *Session) Rollback() {
 	}
 }
 
-// waiting is how many sessions of the test's database wait for a lock.
+// waiting is how many sessions of the test's database wait for a lock: of rows and
+// tables, or of the application's own making.
 func waiting(ctx context.Context, pool *sql.DB, dialect string) (n int, err error) {
 	if dialect == "postgres" {
 		err = pool.QueryRowContext(ctx, `SELECT count(*) FROM pg_stat_activity
 			WHERE application_name = current_setting('application_name') AND wait_event_type = 'Lock'`).Scan(&n)
 		return n, err
 	}
-	return transactions(ctx, pool, "\nLOCK WAIT ")
+	err = pool.QueryRowContext(ctx, "SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND state = 'User lock'").Scan(&n)
+	if err != nil {
+		return 0, err
+	}
+	threads, err := transactions(ctx, pool, "\nLOCK WAIT ")
+	return n + len(threads), err
 }
 
-// transactions is how many transactions of InnoDB in the test's database have a mark
-// in the server's report. (information_schema.innodb_trx is made anew only when
-// nobody on the whole server has looked at it for 0.1 s.)
-func transactions(ctx context.Context, pool *sql.DB, mark string) (n int, err error) {
+// transactions finds the threads of the test's database whose transaction has a mark
+// in InnoDB's report. (information_schema.innodb_trx is made anew only when nobody on
+// the whole server has looked at it for 0.1 s: who looks more often never sees
+// anything, nor does anybody else.)
+func transactions(ctx context.Context, pool *sql.DB, mark string) (threads []string, err error) {
 	var kind, name, status string
 	if err := pool.QueryRowContext(ctx, "SHOW ENGINE INNODB STATUS").Scan(&kind, &name, &status); err != nil {
-		return 0, err
+		return nil, err
 	}
 	_, status, _ = strings.Cut(status, "\nTRANSACTIONS\n")
 	for trx := range strings.SplitSeq(status, "---TRANSACTION ") {
@@ -89,22 +97,59 @@ func transactions(ctx context.Context, pool *sql.DB, mark string) (n int, err er
 		var ours bool
 		err := pool.QueryRowContext(ctx, "SELECT COUNT(*) > 0 FROM information_schema.processlist WHERE id = "+id[1]+" AND db = DATABASE()").Scan(&ours)
 		if err != nil {
-			return 0, err
+			return nil, err
 		}
 		if ours {
-			n++
+			threads = append(threads, id[1])
 		}
 	}
-	return n, nil
+	return threads, nil
 }
 
 var thread = regexp.MustCompile(`thread id (\d+)`)
+
+// Kill ends the sessions of the test's database that have a transaction open, as an
+// operator would: at least one.
+func Kill(ctx context.Context, pool *sql.DB, dialect string) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		n, err := kill(ctx, pool, dialect)
+		if n > 0 || err != nil {
+			return err
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("no session has a transaction open: %w", ctx.Err())
+		}
+	}
+}
+
+func kill(ctx context.Context, pool *sql.DB, dialect string) (n int64, err error) {
+	if dialect == "postgres" {
+		err := pool.QueryRowContext(ctx, `SELECT COUNT(pg_terminate_backend(pid)) FROM pg_stat_activity
+			WHERE application_name = current_setting('application_name') AND state LIKE 'idle in transaction%' AND pid <> pg_backend_pid()`).Scan(&n)
+		return n, err
+	}
+	threads, err := transactions(ctx, pool, ", ACTIVE ")
+	for _, id := range threads {
+		if _, err := pool.ExecContext(ctx, "KILL "+id); err != nil {
+			return n, err
+		}
+		n++
+	}
+	return n, err
+}
+
+// patience is how long is waited for what must happen.
+const patience = 20 * time.Second
 
 // AwaitWaiting waits until n sessions of the test's database wait for a lock, or
 // enough, if it is not nil, reports that no more will.
 func AwaitWaiting(t testing.TB, pool *sql.DB, dialect string, n int, enough func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
 		now, err := waiting(t.Context(), pool, dialect)
 		if err != nil {
 			t.Fatalf("ask who waits: %v", err)
@@ -125,11 +170,11 @@ func Open(t testing.TB, pool *sql.DB, dialect string) (n int) {
 	query := `SELECT COUNT(*) FROM pg_stat_activity
 		WHERE application_name = current_setting('application_name') AND pid <> pg_backend_pid() AND xact_start IS NOT NULL`
 	if dialect != "postgres" {
-		var err error
-		if n, err = transactions(t.Context(), pool, ", ACTIVE "); err != nil {
+		threads, err := transactions(t.Context(), pool, ", ACTIVE ")
+		if err != nil {
 			t.Fatalf("ask for open transactions: %v", err)
 		}
-		return n
+		return len(threads)
 	}
 	if err := pool.QueryRowContext(t.Context(), query).Scan(&n); err != nil {
 		t.Fatalf("ask for open transactions: %v", err)
