@@ -16,7 +16,7 @@ race := ./linearizability ./strategies
 
 test: servers
 	.bin/testservers run -- sh -c 'failed=; for module in $(modules); do \
-			go test -C $$module $(flags) -parallel 4 ./... || failed="$$failed $$module"; \
+			go test -C $$module $(flags) -parallel $$EXCLUSIVE_TEST_PARALLEL ./... || failed="$$failed $$module"; \
 		done; \
 		test -z "$$failed" || { echo "FAILED in module:$$failed" >&2; exit 1; }'
 

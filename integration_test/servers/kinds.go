@@ -66,10 +66,10 @@ const unblocked = "--max-connect-errors=1000000"
 // MySQL's binary log are as users have them. With EXCLUSIVE_TEST_DURABLE=1 servers
 // wait for the disk too, for measurements.
 var (
-	postgresSettings = settings([]string{"-c", "max_connections=400"}, "-c", "fsync=off", "-c", "full_page_writes=off")
-	mysqlSettings    = settings([]string{"--max-connections=500", unblocked}, "--innodb-flush-log-at-trx-commit=2", "--sync-binlog=0",
+	postgresSettings = settings([]string{"-c", "max_connections=1000"}, "-c", "fsync=off", "-c", "full_page_writes=off")
+	mysqlSettings    = settings([]string{"--max-connections=1000", unblocked}, "--innodb-flush-log-at-trx-commit=2", "--sync-binlog=0",
 		"--innodb-flush-method=nosync")
-	mariadbSettings = settings([]string{"--max-connections=500", unblocked}, "--innodb-flush-log-at-trx-commit=2", "--innodb-flush-method=nosync")
+	mariadbSettings = settings([]string{"--max-connections=1000", unblocked}, "--innodb-flush-log-at-trx-commit=2", "--innodb-flush-method=nosync")
 )
 
 func settings(always []string, unlessDurable ...string) []string {

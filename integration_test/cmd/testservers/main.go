@@ -4,7 +4,8 @@
 //
 // starts them, tells the command where they are through environment variables
 // such as EXCLUSIVE_TEST_POSTGRES, and ends them when the command has ended. Its
-// exit code is that of the command.
+// exit code is that of the command. EXCLUSIVE_TEST_PARALLEL is for go test's
+// -parallel: how many tests this machine carries at a time.
 //
 //	testservers images [-kinds postgres,redis]
 //
@@ -114,6 +115,9 @@ func run(ctx context.Context, kinds []servers.Kind, argv []string) (err error) {
 		return err
 	}
 	if err := printTable(started, time.Since(begin)); err != nil {
+		return err
+	}
+	if err := chooseParallel(ctx, started); err != nil {
 		return err
 	}
 	begin = time.Now()
