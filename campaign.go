@@ -54,7 +54,8 @@ func Campaign(ctx context.Context, l Leaser, key string, service Work) error {
 
 // serve runs service under lease, and gives the lease back however it ends.
 func serve(ctx context.Context, lease *Lease, service Work) (lost bool, err error) {
-	sctx, cancel := context.WithCancelCause(ctx)
+	// The caller's context, and the lease's grant: see CurrentGrant.
+	sctx, cancel := context.WithCancelCause(WithHolding(ctx, lease.holding))
 	defer cancel(nil)
 	stop := context.AfterFunc(lease.Context(), func() { cancel(context.Cause(lease.Context())) })
 	defer stop()

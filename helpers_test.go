@@ -188,6 +188,29 @@ func TestCampaignOutlivesTheBackend(t *testing.T) {
 	})
 }
 
+// The service's context stands for the lease's grant, not for that of a Do around
+// the Campaign.
+func TestCampaignCurrentGrant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := newMemory(t, exclusivetest.NewMemoryDB(), exclusivetest.Config{TTL: time.Minute})
+		campaign := func(ctx context.Context) error {
+			return exclusive.Campaign(ctx, x, "inner", func(ctx context.Context, g exclusive.Grant) error {
+				time.Sleep(time.Hour)
+				if now, ok := exclusive.CurrentGrant(ctx); !ok || now.ID != g.ID || !now.Expires.After(time.Now()) {
+					t.Errorf("the context stands for %+v, %v; the grant is %+v", now, ok, g)
+				}
+				return nil
+			})
+		}
+		if err := campaign(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if err := x.Do(t.Context(), "outer", func(ctx context.Context, _ exclusive.Grant) error { return campaign(ctx) }); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestCampaignPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := newMemory(t, exclusivetest.NewMemoryDB(), exclusivetest.Config{TTL: time.Minute})

@@ -31,8 +31,9 @@ func WithHolding(ctx context.Context, h Holding) context.Context {
 
 // CurrentGrant returns the grant that work's context, or a lease's, stands for
 // as it is now: Expires moves with every renewal, so this is how long work may
-// still take if no further renewal gets through. It reports false if ctx stems
-// from no lease. Where one is nested in another it is the inner one.
+// still take if no further renewal gets through. (It stays zero if time does not
+// bound the grant.) It reports false if ctx stems from no lease. Where one is
+// nested in another it is the inner one.
 func CurrentGrant(ctx context.Context) (Grant, bool) {
 	h, ok := ctx.Value(holdingKey{}).(Holding)
 	if !ok {

@@ -23,9 +23,6 @@ type Table[Tx any] struct {
 	taken    []string // the columns that a Set must not have
 }
 
-// unbounded is the length of a claim that does not end with time.
-const unbounded = time.Duration(math.MaxInt64 / 2)
-
 // New makes a Table from an adapter: pgxdb.New, sqldb.NewPostgres,
 // sqldb.NewSQLite or mysqldb.New. It does no I/O; on MySQL and MariaDB the first
 // claim asks once for the name of the key's unique index.
@@ -42,11 +39,12 @@ func New[Tx any](d db.DB[Tx], cfg Config) (*Table[Tx], error) {
 	texts := func(d db.Dialect) *dialect { return newDialect(d, cfg) }
 	t.server = strategy.NewServer(d, "casupdate", texts, ready)
 	t.server.Mend = "Config must name the table and the columns as they are"
-	kept := lease.Config{Observed: t.observed, TTL: cfg.TTL, NoRenew: cfg.NoRenew, MaxHold: cfg.MaxHold}
-	if cfg.TTL == 0 {
-		kept.TTL, kept.NoRenew = unbounded, true
-	}
-	t.leaser = lease.NewLeaser(kept, cfg.Wait, store[Tx]{t})
+	t.leaser = lease.NewLeaser(lease.Config{
+		Observed: t.observed,
+		TTL:      cfg.TTL,
+		NoRenew:  cfg.NoRenew,
+		MaxHold:  cfg.MaxHold,
+	}, cfg.Wait, store[Tx]{t})
 	return t, nil
 }
 
@@ -101,7 +99,7 @@ func (t *Table[Tx]) Do(ctx context.Context, key string, work exclusive.Work) err
 			return nil, err
 		}
 		return &run.Claim{
-			Grant:     t.granted(h.Grant()),
+			Grant:     h.Grant(),
 			Context:   h.Context(),
 			Committed: h.Finished,
 			Finish:    func(ctx context.Context) error { return t.finish(ctx, h) },
@@ -116,14 +114,6 @@ func (t *Table[Tx]) Do(ctx context.Context, key string, work exclusive.Work) err
 			Ended: h.Forget,
 		}, nil
 	})
-}
-
-// granted is g as work gets it.
-func (t *Table[Tx]) granted(g exclusive.Grant) exclusive.Grant {
-	if t.cfg.TTL == 0 {
-		g.Expires = time.Time{}
-	}
-	return g
 }
 
 // call makes the arguments of a statement.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -37,6 +38,54 @@ func testPromises[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 }
 
 // New says all that is wrong at once, and bad calls do no I/O.
+// expiries notes the end of each grant that an event tells of.
+type expiries struct {
+	mu   sync.Mutex
+	seen map[exclusive.Op]time.Time
+}
+
+func (e *expiries) Start(ctx context.Context, _ exclusive.Event) context.Context { return ctx }
+
+func (e *expiries) End(_ context.Context, event exclusive.Event) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if event.Grant.ID != "" {
+		e.seen[event.Op] = event.Grant.Expires
+	}
+}
+
+// A claim without a TTL is not bounded by time, whoever says so.
+func TestExpires(t *testing.T) { matrix.Drivers(t, testExpires, testExpires) }
+
+func testExpires[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	setUp(t, target)
+	for name, cfg := range map[string]casupdate.Config{"bare": bare(), "proving": proving(), "leased": leased(time.Minute)} {
+		insert(t, target, name)
+		events := &expiries{seen: make(map[exclusive.Op]time.Time)}
+		cfg.Observer = events
+		ends := map[string]time.Time{}
+		must(t, name, newTable(t, target, cfg).Do(t.Context(), name, func(ctx context.Context, g exclusive.Grant) error {
+			now, ok := exclusive.CurrentGrant(ctx)
+			if !ok || now.ID != g.ID {
+				t.Errorf("%s: the context stands for %+v, %v", name, now, ok)
+			}
+			ends["work's"], ends["the current"] = g.Expires, now.Expires
+			return nil
+		}))
+		for _, op := range []exclusive.Op{exclusive.OpDo, exclusive.OpAcquire, exclusive.OpRelease} {
+			ends[string(op)] = events.seen[op]
+			if _, ok := events.seen[op]; !ok {
+				t.Errorf("%s: no event %s with a grant", name, op)
+			}
+		}
+		for what, end := range ends {
+			if end.IsZero() != (cfg.TTL == 0) {
+				t.Errorf("%s: %s grant ends at %v", name, what, end)
+			}
+		}
+	}
+}
+
 func TestInvalid(t *testing.T) { matrix.Drivers(t, testInvalid, testInvalid) }
 
 func testInvalid[Tx any](t *testing.T, target *matrix.Target[Tx]) {

@@ -18,6 +18,7 @@ package lease
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -47,7 +48,7 @@ const releaseWait = 200 * time.Millisecond
 // Config says how leases are kept.
 type Config struct {
 	run.Observed
-	TTL     time.Duration
+	TTL     time.Duration // 0: time does not end a lease, so it is not renewed either
 	NoRenew bool
 	MaxHold time.Duration // 0 = no limit
 	// Freed is called with a key that has been given back. It may be nil.
@@ -85,6 +86,7 @@ type Keeper struct {
 
 // NewKeeper makes a keeper of leases at backend.
 func NewKeeper(cfg Config, backend Backend) *Keeper {
+	cfg.NoRenew = cfg.NoRenew || cfg.TTL == 0
 	k := &Keeper{
 		cfg: cfg, backend: backend,
 		held:  make(map[string]*Held),
@@ -133,8 +135,7 @@ type Held struct {
 func (k *Keeper) Hold(parent context.Context, g exclusive.Grant, requested time.Time) *Held {
 	h := &Held{keeper: k, grant: g}
 	h.ctx, h.cancel = context.WithCancelCause(exclusive.WithHolding(parent, h))
-	h.grant.Expires = requested.Add(k.cfg.TTL)
-	h.renewAt = k.tick(requested)
+	h.extend(requested)
 	h.abandoned = k.cfg.NoRenew
 	if k.cfg.MaxHold > 0 {
 		h.until = requested.Add(k.cfg.MaxHold)
@@ -142,7 +143,7 @@ func (k *Keeper) Hold(parent context.Context, g exclusive.Grant, requested time.
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.held[g.ID] = h
-	h.timer = time.AfterFunc(time.Until(h.deadline()), h.expire)
+	h.timer = time.AfterFunc(h.left(), h.expire)
 	if k.closed {
 		h.abandoned = true
 	} else if !h.abandoned {
@@ -179,14 +180,26 @@ func (k *Keeper) Close() {
 	k.work.Wait()
 }
 
-// deadline is when the lease counts as over here. The caller holds mu, or the
+// extend counts the lease's length from requested. The caller holds mu, or the
 // only reference.
-func (h *Held) deadline() time.Time {
-	d := h.grant.Expires.Add(-h.keeper.cfg.Margin())
-	if !h.until.IsZero() && h.until.Before(d) {
-		return h.until
+func (h *Held) extend(requested time.Time) {
+	if k := h.keeper; k.cfg.TTL > 0 {
+		h.grant.Expires = requested.Add(k.cfg.TTL)
+		h.renewAt = k.tick(requested)
 	}
-	return d
+}
+
+// left is how long it is until the lease counts as over here. The caller holds
+// mu, or the only reference.
+func (h *Held) left() time.Duration {
+	left := time.Duration(math.MaxInt64)
+	if !h.grant.Expires.IsZero() {
+		left = time.Until(h.grant.Expires.Add(-h.keeper.cfg.Margin()))
+	}
+	if !h.until.IsZero() {
+		left = min(left, time.Until(h.until))
+	}
+	return left
 }
 
 // expire is the timer's function. Renewals do not move the timer: it finds out
@@ -203,7 +216,7 @@ func (h *Held) expire() {
 // waitOrLose waits for the deadline, or ends the lease if it has passed. The
 // caller holds mu.
 func (h *Held) waitOrLose() {
-	if left := time.Until(h.deadline()); left > 0 {
+	if left := h.left(); left > 0 {
 		h.timer.Reset(left)
 		return
 	}
@@ -317,8 +330,7 @@ func (k *Keeper) extended(h *Held, requested time.Time, gone bool) {
 		return
 	}
 	h.lastErr = nil
-	h.grant.Expires = requested.Add(k.cfg.TTL)
-	h.renewAt = k.tick(requested)
+	h.extend(requested)
 }
 
 // tick is when a lease that was extended at requested is due again: at the last

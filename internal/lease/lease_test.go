@@ -271,6 +271,37 @@ func TestMaxHold(t *testing.T) {
 	})
 }
 
+// Without a TTL the grant says that time does not bound it, and MaxHold still
+// does.
+func TestUnbounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{}
+		h := hold(t, newKeeper(t, s, func(c *lease.Config) { c.TTL = 0 }), "a")
+		capped := hold(t, newKeeper(t, s, func(c *lease.Config) { c.TTL, c.MaxHold = 0, 10*time.Second }), "b")
+		if took := lostAfter(t, capped, time.Now()); took != 10*time.Second {
+			t.Errorf("held for %v", took)
+		}
+		if err := h.Begin("commit"); err != nil {
+			t.Fatal(err)
+		}
+		h.Lock()
+		h.End(false)
+		time.Sleep(200 * 365 * 24 * time.Hour)
+		if err := h.Context().Err(); err != nil {
+			t.Errorf("ended: %v", err)
+		}
+		if g, ok := exclusive.CurrentGrant(h.Context()); !ok || g.ID != "a" || !g.Expires.IsZero() {
+			t.Errorf("the context stands for %+v, %v", g, ok)
+		}
+		if n := s.statements(); n > 0 {
+			t.Errorf("%d renewals", n)
+		}
+		if err := h.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestRenewalEndsWithTheCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{}

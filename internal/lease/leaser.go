@@ -186,6 +186,9 @@ func (l *Leaser) try(ctx, parent context.Context, key string, waiting bool) (_ *
 		return nil, err
 	}
 	g = got
+	if ttl == 0 { // nothing of it can be over
+		return l.Keeper.Hold(parent, g, requested), nil
+	}
 	g.Expires = requested.Add(ttl)
 
 	// The answer was slow, so part of the lease is over, or all of it: hand it
