@@ -1,6 +1,9 @@
 package casupdate
 
-import "github.com/exclusive-go/exclusive/internal/strategy"
+import (
+	"github.com/exclusive-go/exclusive/internal/db"
+	"github.com/exclusive-go/exclusive/internal/strategy"
+)
 
 // mysqlTexts is for MySQL and MariaDB. Neither has UPDATE … RETURNING; the
 // token comes back in the same answer through LAST_INSERT_ID(expr) (MySQL
@@ -11,9 +14,7 @@ var mysqlTexts = texts{
 	stateText: `CAST({state} AS CHAR)`,
 	byLastID:  true,
 
-	// The usual collations ignore case, accents and blanks at the end, and a
-	// number equals each text that begins with it.
-	exactly: `CAST(CONVERT({column} USING utf8mb4) AS BINARY) = {:bytes}`,
+	exactly: strategy.Exactly(db.MySQL),
 
 	// Whether a matched row counts that stays as it is depends on the DSN
 	// (clientFoundRows). The function is evaluated for a matched row only.

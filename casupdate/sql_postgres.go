@@ -1,6 +1,9 @@
 package casupdate
 
-import "github.com/exclusive-go/exclusive/internal/strategy"
+import (
+	"github.com/exclusive-go/exclusive/internal/db"
+	"github.com/exclusive-go/exclusive/internal/strategy"
+)
 
 var postgresTexts = texts{
 	now:          strategy.PostgresNow,
@@ -11,9 +14,7 @@ var postgresTexts = texts{
 	bytesAsText:  true,
 	touch:        `{:value}`,
 
-	// "C" compares bytes, also where the column's own collation is not
-	// deterministic or the type is citext.
-	exactly: `{column}::text COLLATE "C" = {:bytes}::text`,
+	exactly: strategy.Exactly(db.Postgres),
 
 	//   - A row that is not free is refused by a plain read: no row lock, no
 	//     write.

@@ -1,6 +1,9 @@
 package casupdate
 
-import "github.com/exclusive-go/exclusive/internal/strategy"
+import (
+	"github.com/exclusive-go/exclusive/internal/db"
+	"github.com/exclusive-go/exclusive/internal/strategy"
+)
 
 // SQLite has one writer at a time and no row locks: a transaction that has
 // written holds the database. So each statement here that must hold a row
@@ -15,8 +18,7 @@ var sqliteTexts = texts{
 	bytesAsText:  true,
 	touch:        `{:value}`,
 
-	// The column may be declared NOCASE or RTRIM.
-	exactly: `{column} COLLATE BINARY = {:bytes}`,
+	exactly: strategy.Exactly(db.SQLite),
 
 	claim: `UPDATE {table} SET {claim} WHERE {row} AND {free} RETURNING 1, {columns}`,
 

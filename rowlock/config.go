@@ -38,8 +38,10 @@ type Config struct {
 	// without one, MySQL and MariaDB lock every row that they look at.
 	KeyColumns []string
 	// KeyValues turns a key into the values of KeyColumns, which are strings,
-	// integers or byte slices of the columns' own types. An error is
-	// ErrInvalid. Nil, for one column: the key itself, as text.
+	// integers or byte slices of the columns' own types. Strings are compared
+	// byte for byte, whatever the collation, so that "Report" is not the row of
+	// "report". An error is ErrInvalid. Nil, for one column: the key itself, as
+	// text.
 	KeyValues func(key string) ([]any, error)
 
 	// Where is the condition on a row that Next claims, in SQL, such as

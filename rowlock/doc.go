@@ -75,7 +75,8 @@
 //	                          Do inside work, with every connection holding a lock: ErrUnavailable
 //	the server is read-only   ErrUnavailable
 //	the table is missing      ErrSchema
-//	the row is missing        in the application's table ErrNoRow; in ours it is made
+//	the row is missing        in the application's table ErrNoRow, also if one has a name that only
+//	                          the column's collation takes for the same; in ours it is made
 //
 // # Cost
 //

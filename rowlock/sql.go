@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -78,6 +79,7 @@ func newDialect(d db.Dialect, cfg Config) dialect {
 type texts struct {
 	fill    func(string) string
 	columns int
+	args    func(values []any) []any // of {row}
 }
 
 func newTexts(d db.Dialect, cfg Config) texts {
@@ -91,26 +93,28 @@ func newTexts(d db.Dialect, cfg Config) texts {
 	if where == "" {
 		where = "1 = 1"
 	}
-	row, keys, by := make([]string, len(columns)), make([]string, len(columns)), make([]string, len(order))
+	names, keys, by := make([]string, len(columns)), make([]string, len(columns)), make([]string, len(order))
 	for i, c := range columns {
-		name := ident.Quote(strategy.Quote(d), "", c)
-		row[i] = name + " = ?"
-		if d == db.Postgres {
-			row[i] = fmt.Sprintf("%s = $%d", name, i+1)
-		}
-		keys[i] = fmt.Sprintf("CAST(%s AS %s) AS key_%d", name, text, i)
+		names[i] = ident.Quote(strategy.Quote(d), "", c)
+		keys[i] = fmt.Sprintf("CAST(%s AS %s) AS key_%d", names[i], text, i)
+	}
+	// Our own column is one of bytes, where equal is the same.
+	row, last, args := names[0]+" = ?", 2, func(values []any) []any { return values }
+	if cfg.Table != "" {
+		row, last = strategy.RowCondition(d, names), 2*len(names)+1
+		args = func(values []any) []any { return strategy.RowArgs(d, values) }
 	}
 	for i, c := range order {
 		by[i] = ident.Quote(strategy.Quote(d), "", c)
 	}
-	return texts{columns: len(columns), fill: strings.NewReplacer(
+	return texts{columns: len(columns), args: args, fill: strings.NewReplacer(
 		"{table}", cfg.table(d),
-		"{row}", strings.Join(row, " AND "),
-		"{column}", ident.Quote(strategy.Quote(d), "", columns[0]),
+		"{row}", d.Bind(row),
+		"{column}", names[0],
 		"{keys}", strings.Join(keys, ", "),
 		"{where}", where,
 		"{order}", strings.Join(by, ", "),
-		"{last}", fmt.Sprintf("$%d", len(columns)+1),
+		"{last}", fmt.Sprintf("$%d", last),
 	).Replace}
 }
 
@@ -175,9 +179,9 @@ func newPostgres(t texts) dialect {
 func (p *postgres) lock(ctx context.Context, r db.Runner, values []any, wait time.Duration) (t trace, found bool, err error) {
 	var old int64
 	if wait <= 0 {
-		found, err = strategy.One(ctx, r, p.lockQ, values, func(scan db.Scan) error { return scan(&t.xid, &t.server, &old) })
+		found, err = strategy.One(ctx, r, p.lockQ, p.args(values), func(scan db.Scan) error { return scan(&t.xid, &t.server, &old) })
 	} else {
-		args := append(append([]any{}, values...), fmt.Sprintf("%dms", max(wait.Milliseconds(), 1)))
+		args := append(slices.Clone(p.args(values)), fmt.Sprintf("%dms", max(wait.Milliseconds(), 1)))
 		found, err = strategy.One(ctx, r, p.waitQ, args, func(scan db.Scan) error {
 			var set string
 			return scan(&t.xid, &t.server, &old, &set)
@@ -258,7 +262,7 @@ func newMySQL(t texts) dialect {
 
 func (m *mysql) lock(ctx context.Context, r db.Runner, values []any, _ time.Duration) (t trace, found bool, err error) {
 	var writable bool
-	found, err = strategy.One(ctx, r, m.lockQ, values, func(scan db.Scan) error { return scan(&writable) })
+	found, err = strategy.One(ctx, r, m.lockQ, m.args(values), func(scan db.Scan) error { return scan(&writable) })
 	t.refused = found && !writable
 	return t, found, err
 }
@@ -333,7 +337,7 @@ func (s *sqlite) lock(ctx context.Context, r db.Runner, values []any, _ time.Dur
 	if err := s.take(ctx, r); err != nil || s.ownTable {
 		return t, true, err
 	}
-	found, err = strategy.One(ctx, r, s.findQ, values, func(scan db.Scan) error {
+	found, err = strategy.One(ctx, r, s.findQ, s.args(values), func(scan db.Scan) error {
 		var one int64
 		return scan(&one)
 	})

@@ -740,10 +740,13 @@ func testCollations[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 	}
 	jobs := jobsOn(t, target, jobConfig(), charset)
 	addJob(t, target, "report")
+	rows := locksOn(t, target, rowlock.Config{Table: "job", KeyColumns: []string{"id"}})
 	for _, name := range alike[1:] {
+		wantErr(t, "lock of "+name, rows.Do(t.Context(), name, nothing), exclusive.ErrNoRow)
 		wantErr(t, "claim of "+name, jobs.Do(t.Context(), name, nothing), exclusive.ErrNoRow)
 		wantErr(t, "transition of "+name, jobs.Transition(t.Context(), name, "PENDING", "DONE"), exclusive.ErrNoRow)
 	}
+	must(t, "lock", rows.Do(t.Context(), "report", nothing))
 	must(t, "claim", jobs.Do(t.Context(), "report", nothing))
 	// The twin.
 	if target.Dialect == "mysql" || target.Dialect == "mariadb" {

@@ -61,6 +61,92 @@ func testOwnRows[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 	free(t, target, x, "eu/7")
 }
 
+// Rows whose names a collation takes for the same have keys of their own, and
+// are still found by the index: rows beside them are not in the way.
+func TestExactKeys(t *testing.T) { matrix.Each(t, testExactKeys, testExactKeys) }
+
+func testExactKeys[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	column := map[string]string{
+		"postgres": `varchar(20) COLLATE "nocase"`, "sqlite": "text COLLATE NOCASE",
+		"mysql": "varchar(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci", "mariadb": "varchar(20) CHARACTER SET latin1 COLLATE latin1_swedish_ci",
+	}[target.Dialect]
+	if target.Dialect == "postgres" {
+		target.MustExec(t, `CREATE COLLATION "nocase" (provider = icu, locale = 'und-u-ks-level1', deterministic = false)`)
+	}
+	target.MustExec(t, "CREATE TABLE page (name "+column+" NOT NULL, part bigint NOT NULL, PRIMARY KEY (name, part))")
+	target.MustExec(t, "INSERT INTO page VALUES ('r\u00e9port', 1), ('r\u00e9port', 2), ('other', 1)")
+	if n := target.Int(t, "SELECT COUNT(*) FROM page WHERE name = 'R\u00e9PORT'"); n != 2 {
+		t.Errorf("the collation finds %d rows, so this proves nothing", n)
+	}
+	cfg := rowlock.Config{Table: "page", KeyColumns: []string{"name", "part"}, KeyValues: func(key string) ([]any, error) {
+		name, part, _ := strings.Cut(key, "/")
+		n, err := strconv.Atoi(part)
+		return []any{name, n}, err
+	}}
+	patient := cfg
+	patient.Wait = time.Minute
+	for _, x := range []*rowlock.Locks[Tx]{newLocks(t, target, cfg), newLocks(t, target, patient)} {
+		for _, key := range []string{"R\u00e9port/1", "r\u00e9port /1", "report/1"} {
+			wantErr(t, key, x.Do(t.Context(), key, mustNotRun(t)), exclusive.ErrNoRow)
+			wantErr(t, key, x.DoAll(t.Context(), []string{"r\u00e9port/1", key}, func(context.Context, []exclusive.Grant) error { return nil }), exclusive.ErrNoRow)
+		}
+		err := x.Do(t.Context(), "r\u00e9port/1", func(ctx context.Context, _ exclusive.Grant) error {
+			rival := newLocks(t, target.Another(t, matrix.Options{}), cfg)
+			wantErr(t, "a rival", rival.Do(ctx, "r\u00e9port/1", mustNotRun(t)), exclusive.ErrHeld)
+			want := exclusive.ErrHeld // a locked row is not looked at
+			if target.Dialect == "postgres" {
+				want = exclusive.ErrNoRow
+			}
+			wantErr(t, "a rival with another name", rival.Do(ctx, "R\u00e9port/1", mustNotRun(t)), want)
+			if target.Networked() {
+				must(t, "rows beside it", rival.DoAll(ctx, []string{"r\u00e9port/2", "other/1"}, func(context.Context, []exclusive.Grant) error { return nil }))
+			}
+			return nil
+		})
+		must(t, "do", err)
+	}
+}
+
+// Strings also name rows in columns of other types.
+func TestKeyTypes(t *testing.T) { matrix.Each(t, testKeyTypes, testKeyTypes) }
+
+func testKeyTypes[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	const id = "123e4567-e89b-12d3-a456-426614174000"
+	uuid, binary, kind := "char(36)", "binary(3)", "char(5)"
+	switch target.Dialect {
+	case "postgres":
+		target.MustExec(t, "CREATE TYPE kind AS ENUM ('big')")
+		uuid, binary, kind = "uuid", "bytea", "kind"
+	case "mariadb":
+		uuid, kind = "uuid", "enum('big')"
+	case "mysql":
+		kind = "enum('big')"
+	case "sqlite":
+		binary = "blob"
+	}
+	for i, c := range []struct {
+		column, value string
+		key           any
+	}{
+		{"bigint", "17", int64(17)},
+		{uuid, "'" + id + "'", id},
+		{binary, "'abc'", []byte("abc")},
+		{kind, "'big'", "big"},
+		{"char(5)", "'big'", "big"},
+		{"date", "'2026-11-29'", "2026-11-29"},
+	} {
+		table := fmt.Sprint("t", i)
+		value := c.value
+		if c.column == "blob" {
+			value = "x'616263'"
+		}
+		target.MustExec(t, "CREATE TABLE "+table+" (k "+c.column+" NOT NULL PRIMARY KEY)")
+		target.MustExec(t, "INSERT INTO "+table+" VALUES ("+value+")")
+		x := newLocks(t, target, rowlock.Config{Table: table, KeyColumns: []string{"k"}, KeyValues: func(string) ([]any, error) { return []any{c.key}, nil }})
+		must(t, c.column, x.Do(t.Context(), "a key", nothing))
+	}
+}
+
 // jobs are rows that Next claims.
 func jobs() rowlock.Config {
 	return rowlock.Config{Table: "job", KeyColumns: []string{"id"}, Where: "done = 0", OrderBy: []string{"due", "id"},
