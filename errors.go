@@ -75,7 +75,7 @@ var (
 type Error struct {
 	Op     string  // what was tried: "acquire", "renew", "commit", …
 	Key    string  // the key, as far as one was given
-	Kind   error   // one of the sentinels above; nil if none fits: see Err
+	Kind   error   // one of the sentinels above, or a strategy's own (uniquetask.ErrFailed); nil if none fits: see Err
 	Holder *Holder // who is in the way, where known (ErrHeld, ErrFenced)
 	Result []byte  // the stored result, where one is kept (ErrDone)
 	Hint   string  // what exactly is wrong, or the next step

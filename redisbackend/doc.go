@@ -36,7 +36,10 @@
 //	free ──acquire──▶ held (token+1, attempt+1)
 //	held ──renew────▶ held
 //	held ──release──▶ free (attempt = 0)
-//	held ──TTL──────▶ free (attempt stays: the next grant's is 2 or more)
+//	held ──failed───▶ free (attempt stays: the next grant's is 2 or more)
+//	held ──TTL──────▶ free (attempt stays)
+//
+// Failed: work returned an error, panicked or called runtime.Goexit.
 //
 // # Failures
 //

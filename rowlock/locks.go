@@ -197,7 +197,7 @@ type target struct {
 	values []any
 }
 
-// targets are the rows of keys, in the order in which they are locked.
+// targets are the rows of keys, in their order. try sorts them.
 func (l *Locks[Tx]) targets(keys []string) ([]target, error) {
 	list := make([]target, len(keys))
 	for i, key := range keys {

@@ -90,8 +90,8 @@
 // or while Do waits. Waiting is polling, every 10 to 250 ms, by one waiter for
 // each run in a process.
 //
-// On MySQL a Do waits for a Commit of the same run that is under way; elsewhere
-// it gets ErrHeld at once.
+// On MySQL a Do waits up to 1.5 s for a Commit of the same run that is under
+// way, and gets ErrHeld if that takes longer; elsewhere it gets ErrHeld at once.
 //
 // # Schema
 //

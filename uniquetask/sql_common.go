@@ -126,11 +126,6 @@ func (c *common) list(ctx context.Context, r db.Runner, after, state string, lim
 	return rows, err
 }
 
-// raise: a claim that inserts a row has locked the floor, in share mode, when it
-// reads it, and keeps it so until the row is there. So no claim has read a floor
-// that is lower than this one when raise has returned, and rows can be removed:
-// what is inserted later begins past it. Usually the floor is high enough, and
-// then there is nothing to wait for.
 func (c *common) nextTask(ctx context.Context, r db.Runner, after string) (task string, found bool, err error) {
 	found, err = strategy.One(ctx, r, c.nextTaskQ, []any{[]byte(after)}, func(scan db.Scan) error {
 		var name []byte
@@ -141,6 +136,11 @@ func (c *common) nextTask(ctx context.Context, r db.Runner, after string) (task 
 	return task, found, err
 }
 
+// raise: a claim that inserts a row has locked the floor, in share mode, when it
+// reads it, and keeps it so until the row is there. So no claim has read a floor
+// that is lower than this one when raise has returned, and rows can be removed:
+// what is inserted later begins past it. Usually the floor is high enough, and
+// then there is nothing to wait for.
 func (c *common) raise(ctx context.Context, r db.Runner, token int64) error {
 	var floor int64
 	found, err := strategy.One(ctx, r, c.floorQ, []any{c.task}, func(scan db.Scan) error { return scan(&floor) })
