@@ -37,7 +37,6 @@ func testPromises[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 	wantErr(t, "Do with transitions only", x.Do(t.Context(), "k", nothing), exclusive.ErrUnsupported)
 }
 
-// New says all that is wrong at once, and bad calls do no I/O.
 // expiries notes the end of each grant that an event tells of.
 type expiries struct {
 	mu   sync.Mutex
@@ -86,6 +85,7 @@ func testExpires[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 	}
 }
 
+// New says all that is wrong at once, and bad calls do no I/O.
 func TestInvalid(t *testing.T) { matrix.Drivers(t, testInvalid, testInvalid) }
 
 func testInvalid[Tx any](t *testing.T, target *matrix.Target[Tx]) {
