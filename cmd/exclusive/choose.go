@@ -21,7 +21,9 @@ migration that it needs. It also says when no lock is needed at all.
 
 Each question has a flag. What flags do not answer is asked on a terminal;
 without one the flags that are still missing are named. It needs no database.
+A flag for a question that is not asked is an error. They go together like this:
 
+%s
 The exit code is 0 if something was found, 1 if no strategy keeps what the
 answers ask for, 2 if an answer is missing or is none of the choices, 3 if it was
 interrupted.`
@@ -29,14 +31,15 @@ interrupted.`
 const chooseExample = `  exclusive choose
   exclusive choose --invariant row
   exclusive choose --invariant work --dialect postgres --again no --row no --late refused
-  exclusive choose --invariant work --dialect mysql --again yes --length transaction --json`
+  exclusive choose --invariant work --dialect mysql --again yes --length transaction --json
+  exclusive choose --invariant work --dialect redis --again yes --late refused --results postgres`
 
 func chooseCommand(env environment) *cobra.Command {
 	var answers choose.Answers
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use: "choose", Short: "Name the weakest strategy that keeps your invariant",
-		Long: chooseHelp, Example: chooseExample, Args: noArguments,
+		Long: fmt.Sprintf(chooseHelp, together()), Example: chooseExample, Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := answerAll(cmd.Context(), env, &answers); err != nil {
 				return err
@@ -73,12 +76,44 @@ func answerAll(ctx context.Context, env environment, a *choose.Answers) error {
 		case !open:
 			return nil
 		case !isTerminal(env.stdin) || !isTerminal(env.stderr):
-			return usageError("this is no terminal to ask on; answer with --%s, one of %s\n%s", q.Flag, strings.Join(q.Values(), ", "), options(q))
+			return usageError("%s", missing(*a))
 		}
 		if *a.To(q), err = ask(ctx, env.stderr, lines, asked, q); err != nil {
 			return err
 		}
 	}
+}
+
+// missing names the flags that are not there, with their choices.
+func missing(a choose.Answers) string {
+	sure, perhaps := choose.Missing(a)
+	var flags, later []string
+	var choices strings.Builder
+	for _, q := range sure {
+		flags = append(flags, "--"+q.Flag)
+		fmt.Fprintf(&choices, "\n--%s is one of %s\n%s", q.Flag, strings.Join(q.Values(), ", "), options(q))
+	}
+	for _, q := range perhaps {
+		later = append(later, "--"+q.Flag)
+	}
+	text := "this is no terminal to ask on; answer with " + strings.Join(flags, ", ")
+	if later != nil {
+		text += " and, as the answers require (exclusive choose --help), " + strings.Join(later, ", ")
+	}
+	return text + choices.String()
+}
+
+// together says which flags go together.
+func together() string {
+	var b strings.Builder
+	for _, q := range choose.Questions() {
+		with := "always"
+		if text := q.GoesWith(); text != "" {
+			with = "with " + text
+		}
+		fmt.Fprintf(&b, "  --%-10s %s\n", q.Flag, with)
+	}
+	return b.String()
 }
 
 // options are the choices with their texts, one a line.

@@ -55,8 +55,78 @@ type Question struct {
 	Text    string
 	Options []Option
 
-	of    func(*Answers) *string
-	asked func(Answers) bool // looks at the answers to the questions before it
+	of   func(*Answers) *string
+	with []condition // all must hold for it to be asked
+}
+
+// condition is about the answer to an earlier question.
+type condition struct {
+	flag   string
+	is     []string // one of these; empty: any, but the question was asked
+	except bool     // none of is; the question need not have been asked
+}
+
+func (c condition) holds(answer string) bool {
+	switch {
+	case c.except:
+		return !slices.Contains(c.is, answer)
+	case len(c.is) == 0:
+		return answer != ""
+	}
+	return slices.Contains(c.is, answer)
+}
+
+// String is the flag with the answers that it goes with.
+func (c condition) String() string { return strings.TrimSpace("--" + c.flag + " " + join(c.is, "or")) }
+
+// join makes a list for people: "a, b or c".
+func join(list []string, last string) string {
+	if len(list) < 2 {
+		return strings.Join(list, "")
+	}
+	return strings.Join(list[:len(list)-1], ", ") + " " + last + " " + list[len(list)-1]
+}
+
+// GoesWith says beside which answers the question is asked, "" if always.
+func (q Question) GoesWith() string {
+	var with, unless []string
+	for _, c := range q.with {
+		if c.except {
+			unless = append(unless, c.String())
+		} else {
+			with = append(with, c.String())
+		}
+	}
+	text := join(with, "and")
+	if unless != nil {
+		text += ", unless " + join(unless, "or")
+	}
+	return text
+}
+
+func (q Question) asked(a Answers) bool { return len(q.against(a)) == 0 }
+
+// against are the answers, as flags, for which the question is not asked.
+func (q Question) against(a Answers) (flags []string) {
+	for _, c := range q.with {
+		p := question(c.flag)
+		answer := *p.of(&a)
+		switch {
+		case c.holds(answer):
+		case answer != "":
+			flags = append(flags, "--"+c.flag+" "+answer)
+		default: // for what that one was not asked for
+			flags = append(flags, p.against(a)...)
+		}
+	}
+	slices.Sort(flags)
+	return slices.Compact(flags)
+}
+
+// question returns the one of a flag.
+func question(flag string) Question {
+	all := Questions()
+	return all[slices.IndexFunc(all, func(q Question) bool { return q.Flag == flag })]
 }
 
 // Most is how many questions are asked at most.
@@ -64,11 +134,17 @@ const Most = 5
 
 // Questions returns the questions in the order in which they are asked.
 func Questions() []Question {
+	inDatabases := []string{work}
+	for _, l := range withoutLock {
+		if l.snippet != "" {
+			inDatabases = append(inDatabases, l.value)
+		}
+	}
+	sql := condition{flag: "dialect", is: []string{redis}, except: true}
 	all := []Question{
 		{
 			Flag: "invariant", Text: "What must hold?",
-			of:    func(a *Answers) *string { return &a.Invariant },
-			asked: func(Answers) bool { return true },
+			of: func(a *Answers) *string { return &a.Invariant },
 			Options: []Option{
 				{work, "the same work, for one day, order or file, is not done twice at once, or twice at all"},
 			},
@@ -76,13 +152,13 @@ func Questions() []Question {
 		{
 			Flag: "dialect", Text: "Where can the lock be?",
 			of:      func(a *Answers) *string { return &a.Dialect },
-			asked:   func(a Answers) bool { return a.Invariant == work || lockless(a.Invariant).snippet != "" },
+			with:    []condition{{flag: "invariant", is: inDatabases}},
 			Options: databasesAnd(Option{redis, "Redis, and in no other place"}),
 		},
 		{
 			Flag: "again", Text: "When the work for a key was done, may it be done again for that key?",
-			of:    func(a *Answers) *string { return &a.Again },
-			asked: func(a Answers) bool { return a.Invariant == work },
+			of:   func(a *Answers) *string { return &a.Again },
+			with: []condition{{flag: "invariant", is: []string{work}}},
 			Options: []Option{
 				{yes, "yes, only never at the same time"},
 				{no, "no, each key once: a nightly run, an order, an invoice"},
@@ -90,8 +166,8 @@ func Questions() []Question {
 		},
 		{
 			Flag: "row", Text: "Is there a row of your own whose state says how far the work is?",
-			of:    func(a *Answers) *string { return &a.Row },
-			asked: func(a Answers) bool { return a.Again == no && a.Dialect != redis },
+			of:   func(a *Answers) *string { return &a.Row },
+			with: []condition{{flag: "again", is: []string{no}}, sql},
 			Options: []Option{
 				{yes, "yes, such as an order that is PAID and becomes SHIPPED"},
 				{no, "no"},
@@ -99,8 +175,8 @@ func Questions() []Question {
 		},
 		{
 			Flag: "length", Text: "How long is the work?",
-			of:    func(a *Answers) *string { return &a.Length },
-			asked: func(a Answers) bool { return a.Again == yes && a.Dialect != redis },
+			of:   func(a *Answers) *string { return &a.Length },
+			with: []condition{{flag: "again", is: []string{yes}}, sql},
 			Options: []Option{
 				{transaction, "a few statements, in one transaction of that database"},
 				{long, "longer, or it calls other systems"},
@@ -108,8 +184,8 @@ func Questions() []Question {
 		},
 		{
 			Flag: "late", Text: "A worker freezes past every time limit, another takes its place, and the first one wakes up and writes. That write:",
-			of:    func(a *Answers) *string { return &a.Late },
-			asked: func(a Answers) bool { return a.Again != "" && a.Length != transaction },
+			of:   func(a *Answers) *string { return &a.Late },
+			with: []condition{{flag: "again"}, {flag: "length", is: []string{transaction}, except: true}},
 			Options: []Option{
 				{stored, "may be stored: it does no harm"},
 				{refused, "must be refused"},
@@ -119,7 +195,7 @@ func Questions() []Question {
 		{
 			Flag: "results", Text: "Where are the results stored?",
 			of:      func(a *Answers) *string { return &a.Results },
-			asked:   func(a Answers) bool { return a.Dialect == redis && a.Again == yes && a.Late == refused },
+			with:    []condition{{flag: "dialect", is: []string{redis}}, {flag: "again", is: []string{yes}}, {flag: "late", is: []string{refused}}},
 			Options: databasesAnd(Option{"other", "in none of these"}),
 		},
 	}
@@ -151,12 +227,47 @@ func Next(a Answers) (Question, bool, error) {
 		case answer == "" && q.asked(a):
 			next, open = q, true
 		case answer != "" && !q.asked(a):
-			return q, false, fmt.Errorf("--%s says nothing beside the other answers; leave it out", q.Flag)
+			return q, false, fmt.Errorf("--%s says nothing beside %s; leave it out: it goes with %s", q.Flag, join(q.against(a), "and"), q.GoesWith())
 		case q.Flag == "dialect" && answer == redis && a.Invariant != work:
 			return q, false, fmt.Errorf("--dialect redis goes with --invariant %s only; name the database of your results", work)
 		}
 	}
 	return next, open, nil
+}
+
+// Missing returns the questions that are asked whatever the answers to those
+// before them will be, and those that depend on them.
+func Missing(a Answers) (sure, perhaps []Question) {
+	paths, asked := 0, make(map[string]int) // on how many paths, by flag
+	var follow func(Answers, []string)
+	follow = func(a Answers, path []string) {
+		q, open, err := Next(a)
+		switch {
+		case err != nil: // not offered
+		case !open:
+			paths++
+			for _, flag := range path {
+				asked[flag]++
+			}
+		default:
+			for _, o := range q.Options {
+				next := a
+				*next.To(q) = o.Value
+				follow(next, append(slices.Clip(path), q.Flag))
+			}
+		}
+	}
+	follow(a, nil)
+	for _, q := range Questions() {
+		switch n := asked[q.Flag]; {
+		case n == 0:
+		case n == paths:
+			sure = append(sure, q)
+		default:
+			perhaps = append(perhaps, q)
+		}
+	}
+	return sure, perhaps
 }
 
 // To is the answer to the question.

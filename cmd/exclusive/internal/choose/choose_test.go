@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -163,7 +164,7 @@ func TestVariantPromises(t *testing.T) {
 	adapter := sqldb.NewSQLite(pool)
 	ttl, err1 := casupdate.New(adapter, casupdate.Config{
 		Table: "orders", From: "PAID", Claimed: "SHIPPING", Done: "SHIPPED",
-		TokenColumn: "token", GrantColumn: "grant_id", ExpiresColumn: "expires_at", TTL: time.Minute,
+		TokenColumn: "claim_token", GrantColumn: "claim_grant", ExpiresColumn: "claim_expires", TTL: time.Minute,
 	})
 	client := goredis.NewClient(&goredis.Options{Addr: "127.0.0.1:1"})
 	defer client.Close()
@@ -318,6 +319,13 @@ func TestSnippets(t *testing.T) {
 		"edit":                             {"SELECT body || version FROM page", "what the user wrote2"},
 	}
 	all := distinct(t)
+	for name, r := range all {
+		for _, m := range regexp.MustCompile(`(\w+), err := \w+\.New\((client|\w+\.New\w*\(pool\)),`).FindAllStringSubmatch(r.Snippet, -1) {
+			if !strings.Contains(r.Snippet, "\tdefer "+m[1]+".Close()\n") {
+				t.Errorf("%s does not close %s", name, m[1])
+			}
+		}
+	}
 	bin := t.TempDir() + "/"
 	build(t, all, bin)
 	for full, r := range all {

@@ -1,3 +1,3 @@
-ALTER TABLE orders ADD COLUMN token bigint;
-ALTER TABLE orders ADD COLUMN grant_id varchar(64);
-ALTER TABLE orders ADD COLUMN expires_at bigint;
+ALTER TABLE orders ADD COLUMN claim_token bigint;
+ALTER TABLE orders ADD COLUMN claim_grant varchar(64);
+ALTER TABLE orders ADD COLUMN claim_expires bigint;
