@@ -3,7 +3,8 @@
 //
 // Five strategies share the interface [Exclusive]. They differ in what they
 // promise (see [Promises]), so a team takes the weakest mechanism that keeps
-// its invariant and can change its mind by changing a constructor:
+// its invariant and can change its mind by changing a constructor ([Require]
+// catches a promise that is lost by that):
 //
 //   - casupdate claims a row of the application's own table by a state transition
 //   - rowlock holds SELECT … FOR UPDATE for the life of one transaction
@@ -99,7 +100,8 @@ type Leaser interface {
 type Grant struct {
 	// Key is what the grant is for. It is stable across attempts and
 	// takeovers, which makes it the right idempotency key for effects outside
-	// any database.
+	// any database. With uniquetask it is the run alone: there take task and
+	// run.
 	Key string
 
 	// ID is unique to this grant, drawn from crypto/rand.

@@ -159,7 +159,7 @@ func Require(x Exclusive, need Promises) error {
 	if names == nil {
 		hint += "; no single strategy promises all of that"
 	} else {
-		hint += "; these do: " + strings.Join(names, ", ")
+		hint += "; these do, as configured by default: " + strings.Join(names, ", ")
 	}
 	return &Error{Op: "require", Kind: ErrUnsupported, Hint: hint}
 }

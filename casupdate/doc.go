@@ -66,7 +66,10 @@
 // set that has every character of a key (utf8mb4). These are for a table that
 // has none of them yet:
 //
-//	ALTER TABLE job ADD COLUMN token bigint;           -- TokenColumn
-//	ALTER TABLE job ADD COLUMN grant_id varchar(64);   -- GrantColumn
-//	ALTER TABLE job ADD COLUMN expires_at bigint;      -- ExpiresColumn
+//	ALTER TABLE job ADD COLUMN claim_token bigint;        -- TokenColumn
+//	ALTER TABLE job ADD COLUMN claim_grant varchar(64);   -- GrantColumn
+//	ALTER TABLE job ADD COLUMN claim_expires bigint;      -- ExpiresColumn
+//
+// The files casupdate_columns.sql.example of package migrations have these, and
+// those for operators, as each database would have them.
 package casupdate

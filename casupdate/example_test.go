@@ -30,7 +30,7 @@ func Example() {
 	defer pool.Close()
 	ctx := context.Background()
 	_, err = pool.ExecContext(ctx, `CREATE TABLE invoice (id INTEGER PRIMARY KEY, status TEXT NOT NULL, total INTEGER,
-		token INTEGER, grant_id TEXT, expires_at INTEGER);
+		claim_token INTEGER, claim_grant TEXT, claim_expires INTEGER);
 		INSERT INTO invoice (id, status) VALUES (17, 'NEW')`)
 	if err != nil {
 		log.Fatal(err)
@@ -39,8 +39,8 @@ func Example() {
 	invoices, err := casupdate.New(sqldb.NewSQLite(pool), casupdate.Config{
 		Table: "invoice", Key: casupdate.Bigint("id"), StateColumn: "status",
 		From: "NEW", Claimed: "BILLING", Done: "BILLED",
-		TokenColumn: "token", GrantColumn: "grant_id",
-		ExpiresColumn: "expires_at", TTL: 30 * time.Second, // taken over if its holder vanishes
+		TokenColumn: "claim_token", GrantColumn: "claim_grant",
+		ExpiresColumn: "claim_expires", TTL: 30 * time.Second, // taken over if its holder vanishes
 	})
 	if err != nil {
 		log.Fatal(err)

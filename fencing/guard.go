@@ -171,6 +171,8 @@ type advancer interface {
 // it, in a step of its own. If that fails the key stays taken until the lease
 // runs out, and Do still returns nil. A Do without a Commit ends the grant at
 // the destination before it gives the lease back, which is one statement more.
+//
+// It has nothing of its own to close: close the issuer.
 func Guarded[Tx any](issuer exclusive.Leaser, guard *Guard[Tx]) exclusive.Transactional[Tx] {
 	return &guarded[Tx]{issuer: issuer, guard: guard}
 }

@@ -14,8 +14,9 @@ import (
 )
 
 const psHelp = `Shows who holds which key, since when, and until when if it is not renewed:
-leases, and runs of tasks that are under way. Keys of package rowlock and
-casupdate are rows of the application's own, and are not shown.
+leases, and runs of tasks that are under way. Packages rowlock and casupdate
+leave nothing to show: a row lock is in no table, and a claimed row is one of
+the application's own.
 
 `
 
