@@ -104,9 +104,7 @@ func (t *Table[Tx]) Do(ctx context.Context, key string, work exclusive.Work) err
 			Committed: h.Finished,
 			Finish:    func(ctx context.Context) error { return t.finish(ctx, h) },
 			Abandon: func(ctx context.Context, _ error) error {
-				// Not Failed when work was told to stop: that says nothing
-				// about the work.
-				failed := t.cfg.Failed != nil && h.Context().Err() == nil
+				failed := t.cfg.Failed != nil && !h.Stopped()
 				return h.ReleaseWith(ctx, func(ctx context.Context, g exclusive.Grant) error {
 					return t.giveBack(ctx, g, failed)
 				})

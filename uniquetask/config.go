@@ -54,9 +54,9 @@ type Config struct {
 	// vanished. 1: never again after a failure. Zero: no limit.
 	MaxAttempts int
 	// Backoff is how long a failed run rests before its second attempt. It
-	// doubles with each further attempt. An attempt that failed because the
-	// caller's context was cancelled takes no rest: it was stopped, and did
-	// not fail by itself. Zero: no rest.
+	// doubles with each further attempt. An attempt that ends after the caller's
+	// context has, or after its grant was lost, takes no rest: it was stopped,
+	// and did not fail by itself. Zero: no rest.
 	Backoff time.Duration
 	// MaxBackoff limits the doubling. Zero: DefaultMaxBackoff, or Backoff if
 	// that is longer.

@@ -154,7 +154,7 @@ func (t *Tasks[Tx]) abandon(ctx context.Context, h *lease.Held, cause error) err
 	if cause != nil {
 		text = oneLine(cause.Error(), maxText)
 	}
-	if errors.Is(cause, context.Canceled) {
+	if h.Stopped() {
 		rest = 0
 	}
 	return h.ReleaseWith(ctx, func(ctx context.Context, g exclusive.Grant) error {

@@ -402,7 +402,7 @@ type childError struct {
 	err         error
 }
 
-// Unwrap makes a command that was interrupted a run that was: it needs no rest.
+// Unwrap makes a command that was interrupted a run that was.
 func (e *childError) Unwrap() error {
 	if e.interrupted {
 		return context.Canceled
@@ -468,7 +468,11 @@ func (r *runner) work(ctx context.Context, g exclusive.Grant, path string, proce
 	}
 	r.result, err = p.Wait()
 	if err != nil || r.result.Code != 0 || r.result.Stopped != "" {
-		return &childError{r.result, r.interrupted() != 0, err}
+		interrupted := r.interrupted() != 0
+		if interrupted {
+			r.giveUp() // then the run needs no rest
+		}
+		return &childError{r.result, interrupted, err}
 	}
 	return nil
 }

@@ -369,13 +369,28 @@ func testRetryPolicy[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 		}
 		return nil
 	}))
-	// Stopped is not failed: no rest.
+	// Stopped is not failed: no rest, whatever work returns.
 	cctx, cancel := context.WithCancel(ctx)
-	wantErr(t, "do", rests.Do(cctx, "stopped", func(ctx context.Context, _ exclusive.Grant) error {
+	wantErr(t, "do", rests.Do(cctx, "stopped", func(context.Context, exclusive.Grant) error {
 		cancel()
-		return ctx.Err()
+		return errBusiness
 	}), context.Canceled)
 	must(t, "do at once", rests.Do(ctx, "stopped", nothing))
+	dctx, cancel := context.WithTimeout(ctx, rest/2)
+	defer cancel()
+	wantErr(t, "do", rests.Do(dctx, "late", func(ctx context.Context, _ exclusive.Grant) error {
+		<-ctx.Done()
+		return ctx.Err()
+	}), context.DeadlineExceeded)
+	must(t, "do at once", rests.Do(ctx, "late", nothing))
+	// But work that has cancelled something of its own has failed.
+	for run, own := range map[string]error{"cancelled within": context.Canceled, "late within": context.DeadlineExceeded} {
+		wantErr(t, "do", rests.Do(ctx, run, func(context.Context, exclusive.Grant) error { return own }), own)
+		e = wantErr(t, "do too early", rests.Do(ctx, run, nothing), uniquetask.ErrFailed)
+		if e.Holder == nil {
+			t.Errorf("%s: when it may begin again is not told: %v", run, e)
+		}
+	}
 }
 
 func TestHeartbeat(t *testing.T) { matrix.Drivers(t, testHeartbeat, testHeartbeat) }

@@ -257,6 +257,10 @@ func (h *Held) Grant() exclusive.Grant {
 // Context implements exclusive.Holding.
 func (h *Held) Context() context.Context { return h.ctx }
 
+// Stopped reports whether work was told to stop: its caller's context has ended,
+// or the lease has. What work returned then says nothing about the work.
+func (h *Held) Stopped() bool { return db.Over(h.ctx) != nil }
+
 // Forget says that nobody refers to the lease any more: it is not renewed, and
 // ends by itself.
 func (h *Held) Forget() {
