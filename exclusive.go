@@ -50,6 +50,10 @@ type Exclusive interface {
 	// or calls runtime.Goexit, on a context that the caller's cancellation
 	// does not reach, bounded in time. If ctx ends while work runs, Do reports
 	// that even if work returned nil, unless work had committed.
+	//
+	// Work should wait for its Commit. One that it has left behind in another
+	// goroutine is waited for, bounded in time, and an error of it counts as
+	// work's; apply has a few seconds, and after that is not committed (ErrLost).
 	Do(ctx context.Context, key string, work Work) error
 
 	// Promises says what this strategy, as configured, keeps.

@@ -83,8 +83,9 @@ func (t *Table[Tx]) Close() error {
 // from which somebody must move it on before a retry helps.
 // A row that a transaction has locked is ErrHeld too.
 //
-// If work returned nil and the row could not be finished Do returns ErrLost or
-// ErrFenced (it had been taken away), or ErrOutcomeUnknown: the row may still
+// If work returned nil and the row could not be finished Do returns ErrFenced
+// (somebody has taken it over), ErrLost (it had been taken away otherwise), or
+// ErrOutcomeUnknown: the row may still
 // be claimed although its work is done.
 func (t *Table[Tx]) Do(ctx context.Context, key string, work exclusive.Work) error {
 	return run.Do(ctx, t.observed, key, work, func(ctx context.Context) (*run.Claim, error) {
@@ -101,8 +102,9 @@ func (t *Table[Tx]) Do(ctx context.Context, key string, work exclusive.Work) err
 		return &run.Claim{
 			Grant:     h.Grant(),
 			Context:   h.Context(),
+			Commits:   &h.Commits,
 			Committed: h.Finished,
-			Finish:    func(ctx context.Context) error { return t.finish(ctx, h) },
+			Finish:    func(ctx context.Context) error { return h.Finish(ctx, notDone, t.finish) },
 			Abandon: func(ctx context.Context, _ error) error {
 				failed := t.cfg.Failed != nil && !h.Stopped()
 				return h.ReleaseWith(ctx, func(ctx context.Context, g exclusive.Grant) error {
@@ -274,24 +276,13 @@ func (t *Table[Tx]) giveBack(ctx context.Context, g exclusive.Grant, failed bool
 	})
 }
 
+// notDone is a Do whose work is done, but whose row could not be finished.
+var notDone = exclusive.Error{Op: "finish", Kind: exclusive.ErrOutcomeUnknown, Hint: "work is done, but its row may still be claimed"}
+
 // finish moves the row to Done after work has returned nil.
-func (t *Table[Tx]) finish(ctx context.Context, h *lease.Held) error {
-	var finished error
-	err := h.ReleaseWith(ctx, func(ctx context.Context, g exclusive.Grant) error {
-		finished = t.end(ctx, "finish", g, func(d *dialect) *statement { return &d.finishS },
-			func(r row) bool { return r.is == isDone })
-		return finished
-	})
-	switch {
-	case finished == nil:
-		// It was also lost here, a moment before the database took it: then
-		// ReleaseWith says so, but nobody has taken the row over.
-		return nil
-	case errors.Is(err, exclusive.ErrLost), errors.Is(err, exclusive.ErrFenced):
-		return err
-	}
-	return &exclusive.Error{Op: "finish", Key: h.Grant().Key, Kind: exclusive.ErrOutcomeUnknown,
-		Hint: "work is done, but its row may still be claimed", Err: run.Cause(err)}
+func (t *Table[Tx]) finish(ctx context.Context, g exclusive.Grant) error {
+	return t.end(ctx, "finish", g, func(d *dialect) *statement { return &d.finishS },
+		func(r row) bool { return r.is == isDone })
 }
 
 // end ends a claim by a statement of its own. over reports, for a row that has

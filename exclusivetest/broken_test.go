@@ -60,6 +60,8 @@ func TestBrokenFakesAreCaught(t *testing.T) {
 		{"done without write", "InTx", func(m *Memory) strategy { return forgetsWrite{m} }},
 		{"commit that keeps the grant", "InTx", func(m *Memory) strategy { return keepsGrant{m} }},
 		{"second commit reported as a loss", "InTx", func(m *Memory) strategy { return renames{m, exclusive.ErrInvalid, exclusive.ErrLost} }},
+		{"work's Commit not waited for", "CommitLeftBehind", func(m *Memory) strategy { return leavesCommit{m} }},
+		{"failure of work's Commit overlooked", "CommitLeftBehind", func(m *Memory) strategy { return looksAway{m} }},
 		{"former grant reported as a mistake", "AfterDo", func(m *Memory) strategy { return renames{m, exclusive.ErrLost, exclusive.ErrInvalid} }},
 		{"former grant reported as a mistake", "AfterRelease", func(m *Memory) strategy { return renames{m, exclusive.ErrLost, exclusive.ErrInvalid} }},
 		{"former grant good until the next", "AfterDo", func(m *Memory) strategy { return markKeeper{goesBack{m}} }},
@@ -420,6 +422,26 @@ func (f keepsGrant) Commit(ctx context.Context, g exclusive.Grant, apply func(co
 		}
 		return apply(ctx, tx)
 	})
+}
+
+// leavesCommit gives the key back without waiting for anything.
+type leavesCommit struct{ *Memory }
+
+func (f leavesCommit) Do(ctx context.Context, key string, work exclusive.Work) error {
+	l, err := f.TryAcquire(ctx, key)
+	if err != nil {
+		return err
+	}
+	err = work(ctx, l.Grant())
+	go func() { _ = l.Release(ctx) }()
+	return err
+}
+
+// looksAway waits for the Commit, as it has the row, and does not ask how it went.
+type looksAway struct{ *Memory }
+
+func (f looksAway) Commit(ctx context.Context, g exclusive.Grant, apply func(context.Context, *MemoryTx) error) error {
+	return f.commit(ctx, g, apply)
 }
 
 // renames tells one refusal as another.

@@ -146,6 +146,7 @@ func (m *Memory) Do(ctx context.Context, key string, work exclusive.Work) error 
 		return &run.Claim{
 			Grant:     l.Grant(),
 			Context:   l.ctx,
+			Commits:   &l.commits,
 			Committed: l.committed,
 			Finish:    func(ctx context.Context) error { return l.release(ctx, true) },
 			Abandon:   func(ctx context.Context, _ error) error { return l.release(ctx, false) },
@@ -291,7 +292,30 @@ func (m *Memory) check(ctx context.Context, op string, tx *MemoryTx, g exclusive
 }
 
 // Commit implements exclusive.Transactional.
-func (m *Memory) Commit(ctx context.Context, g exclusive.Grant, apply func(ctx context.Context, tx *MemoryTx) error) error {
+func (m *Memory) Commit(ctx context.Context, g exclusive.Grant, apply func(ctx context.Context, tx *MemoryTx) error) (err error) {
+	if l := m.find(g); l != nil {
+		if err := l.commits.Begin(g); err != nil {
+			return err
+		}
+		err = run.ErrUnwound // unless commit returns
+		defer func() { l.commits.End(err) }()
+		apply = run.Sending(&l.commits, g, apply)
+	}
+	return m.commit(ctx, g, apply)
+}
+
+// find returns the lease of g, if somebody has it here.
+func (m *Memory) find(g exclusive.Grant) *memoryLease {
+	m.db.mu.Lock()
+	defer m.db.mu.Unlock()
+	now := get[leaseRow](m.db.rows, row{leases, g.Key})
+	if now.id != g.ID || now.lease == nil || now.lease.m != m || now.lease.dropped {
+		return nil
+	}
+	return now.lease
+}
+
+func (m *Memory) commit(ctx context.Context, g exclusive.Grant, apply func(ctx context.Context, tx *MemoryTx) error) error {
 	return m.db.InTx(ctx, func(ctx context.Context, tx *MemoryTx) error {
 		if err := m.check(ctx, "commit", tx, g); err != nil {
 			return err

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/exclusive-go/exclusive"
+	"github.com/exclusive-go/exclusive/internal/run"
 )
 
 // memoryLease is a lease in its holder's process.
@@ -13,6 +14,8 @@ type memoryLease struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	last   time.Time // renewals reach no further; zero = no limit
+
+	commits run.Commits
 
 	// Guarded by the database's mutex.
 	grant           exclusive.Grant

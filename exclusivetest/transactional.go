@@ -88,6 +88,7 @@ func txCases[Tx any]() []txCase[Tx] {
 	return []txCase[Tx]{
 		{"InTx", exclusive.Promises{InTx: true}, commitStores[Tx]},
 		{"CommitFailureLeavesNothing", exclusive.Promises{InTx: true}, commitFailureLeavesNothing[Tx]},
+		{"CommitLeftBehind", exclusive.Promises{InTx: true}, commitLeftBehind[Tx]},
 		{"AfterDo", exclusive.Promises{InTx: true}, afterDo[Tx]},
 		{"AfterRelease", exclusive.Promises{InTx: true}, afterRelease[Tx]},
 		{"CheckTwice", exclusive.Promises{InTx: true}, checkTwice[Tx]},
@@ -338,6 +339,63 @@ func commitFailureLeavesNothing[Tx any](ctx context.Context, d *destination[Tx])
 		return fmt.Errorf("once more after apply has failed: %w", err)
 	}
 	return d.expect(ctx, "whole", "doing it again")
+}
+
+// commitLeftBehind has work return nil while its Commit is under way, in a
+// goroutine that nobody waits for: Do answers by what becomes of it.
+func commitLeftBehind[Tx any](ctx context.Context, first *destination[Tx]) error {
+	for _, applyErr := range []error{nil, errWork} {
+		d, err := first.another(ctx)
+		if err != nil {
+			return err
+		}
+		returned := make(chan struct{})
+		left := make(chan error, 1)
+		err = d.x.Do(ctx, d.key, func(_ context.Context, g exclusive.Grant) error {
+			applies := make(chan struct{})
+			go func() {
+				left <- d.x.Commit(ctx, g, func(ctx context.Context, tx Tx) error {
+					close(applies)
+					select {
+					case <-returned: // too early, as the Commit is still under way
+					case <-time.After(TTL):
+					}
+					return errors.Join(d.Write(ctx, tx, g.Key, "late"), applyErr)
+				})
+			}()
+			select {
+			case <-applies:
+				return nil
+			case err := <-left:
+				return fmt.Errorf("apply does not run: %w", errOrNil(err))
+			}
+		})
+		close(returned)
+		commitErr := <-left
+		if applyErr == nil {
+			if err != nil || commitErr != nil {
+				return fmt.Errorf("a Commit that was left behind gives %v, and its Do %v; both should be nil", commitErr, err)
+			}
+			if err := d.expect(ctx, "late", "a Commit that was left behind"); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := errors.Join(
+			want("a Commit that was left behind, and fails,", commitErr, applyErr),
+			want("its Do, whose work has returned nil,", err, applyErr),
+			d.expect(ctx, "", "a Commit that was left behind has failed")); err != nil {
+			return err
+		}
+		// What failed can be done again.
+		err = d.x.Do(ctx, d.key, func(ctx context.Context, g exclusive.Grant) error {
+			return d.committed(ctx, d.x, g, "whole", nothing)
+		})
+		if err != nil {
+			return fmt.Errorf("once more after a Commit that was left behind has failed: %w", err)
+		}
+	}
+	return nil
 }
 
 // checkTwice writes twice under one grant, and then commits.

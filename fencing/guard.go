@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 
 	"github.com/exclusive-go/exclusive"
 	"github.com/exclusive-go/exclusive/internal/db"
@@ -181,8 +182,14 @@ type guarded[Tx any] struct {
 	issuer exclusive.Leaser
 	guard  *Guard[Tx]
 
-	mu        sync.Mutex
-	committed map[string]bool // by the id of each grant that works
+	mu    sync.Mutex
+	works map[string]*working // by the id of each grant that works
+}
+
+// working is a grant whose work runs here.
+type working struct {
+	commits   run.Commits
+	committed atomic.Bool
 }
 
 // Promises adds what the guard gives to what the issuer promises.
@@ -194,20 +201,28 @@ func (c *guarded[Tx]) Promises() exclusive.Promises {
 
 // Check implements exclusive.Transactional.
 func (c *guarded[Tx]) Check(ctx context.Context, tx Tx, g exclusive.Grant) error {
-	return c.guard.check(ctx, tx, g, c.works(g))
+	return c.guard.check(ctx, tx, g, c.find(g) != nil)
 }
 
 // Commit implements exclusive.Transactional.
-func (c *guarded[Tx]) Commit(ctx context.Context, g exclusive.Grant, apply func(ctx context.Context, tx Tx) error) error {
-	err := c.guard.commit(ctx, g, c.works(g), apply)
-	if err == nil {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if _, ours := c.committed[g.ID]; ours {
-			c.committed[g.ID] = true
-		}
+func (c *guarded[Tx]) Commit(ctx context.Context, g exclusive.Grant, apply func(ctx context.Context, tx Tx) error) (err error) {
+	w := c.find(g)
+	if w == nil {
+		return c.guard.commit(ctx, g, false, apply)
 	}
-	return err
+	if err := w.commits.Begin(g); err != nil {
+		_, end := c.guard.observed.Start(ctx, exclusive.Event{Op: exclusive.OpCommit, Key: g.Key, Grant: g})
+		end(g, err)
+		return err
+	}
+	err = run.ErrUnwound // unless commit returns
+	defer func() {
+		if err == nil {
+			w.committed.Store(true)
+		}
+		w.commits.End(err)
+	}()
+	return c.guard.commit(ctx, g, true, run.Sending(&w.commits, g, apply))
 }
 
 // maxRaises bounds how often Do raises the issuer's tokens: once is enough
@@ -220,10 +235,11 @@ func (c *guarded[Tx]) Do(ctx context.Context, key string, work exclusive.Work) e
 		return c.issuer.Do(ctx, key, nil) // it says what is wrong
 	}
 	for raises := 0; ; raises++ {
+		w := &working{}
 		var ahead *exclusive.Holder // whom the guard has seen, if that is why it refused
 		var committed, blocked bool
 		var workErr error
-		err := c.issuer.Do(ctx, key, func(ctx context.Context, g exclusive.Grant) error {
+		err := c.issuer.Do(ctx, key, func(ctx context.Context, g exclusive.Grant) (err error) {
 			if err := c.guard.Register(ctx, g); err != nil {
 				blocked = errors.Is(context.Cause(ctx), exclusive.ErrLost)
 				var e *exclusive.Error
@@ -232,10 +248,13 @@ func (c *guarded[Tx]) Do(ctx context.Context, key string, work exclusive.Work) e
 				}
 				return err
 			}
-			c.begin(g)
+			c.begin(g, w)
 			defer func() {
-				if committed = c.end(g); !committed {
+				left := w.commits.Await(g)
+				c.end(g)
+				if committed = w.committed.Load(); !committed {
 					c.guard.stop(ctx, g)
+					err = run.Join(err, left)
 				}
 			}()
 			workErr = work(ctx, g)
@@ -264,27 +283,24 @@ func (c *guarded[Tx]) Do(ctx context.Context, key string, work exclusive.Work) e
 	}
 }
 
-func (c *guarded[Tx]) begin(g exclusive.Grant) {
+func (c *guarded[Tx]) begin(g exclusive.Grant, w *working) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.committed == nil {
-		c.committed = make(map[string]bool)
+	if c.works == nil {
+		c.works = make(map[string]*working)
 	}
-	c.committed[g.ID] = false
+	c.works[g.ID] = w
 }
 
-// works reports whether the work of g runs here.
-func (c *guarded[Tx]) works(g exclusive.Grant) bool {
+// find is nil if the work of g does not run here.
+func (c *guarded[Tx]) find(g exclusive.Grant) *working {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_, works := c.committed[g.ID]
-	return works
+	return c.works[g.ID]
 }
 
-func (c *guarded[Tx]) end(g exclusive.Grant) (committed bool) {
+func (c *guarded[Tx]) end(g exclusive.Grant) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	committed = c.committed[g.ID]
-	delete(c.committed, g.ID)
-	return committed
+	delete(c.works, g.ID)
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/exclusive-go/exclusive"
 	"github.com/exclusive-go/exclusive/internal/db"
+	"github.com/exclusive-go/exclusive/internal/run"
 	"github.com/exclusive-go/exclusive/internal/strategy"
 )
 
@@ -85,51 +86,43 @@ func (l *Locks[Tx]) commit(ctx context.Context, g exclusive.Grant, again bool, a
 	if err := h.beginCommit(ctx, g); err != nil {
 		return err
 	}
-	returned := false
+	err = run.ErrUnwound // unless apply returns
 	defer func() {
-		if !returned { // nobody but a recover in work can see this
-			_ = h.rollBack(h.lost("apply panicked or called runtime.Goexit; the transaction was rolled back", nil))
+		if err == run.ErrUnwound { // nobody but a recover in work can see this
+			_ = h.rollBack(h.lost("the transaction was rolled back", err))
 		}
-		h.endCommit()
+		h.endCommit(err)
 	}()
-	err = h.apply(ctx, g, again, apply)
-	returned = true
-	return err
+	return h.apply(ctx, g, again, apply)
 }
 
 // beginCommit gets the use of the transaction. Every one that returns nil needs
 // an endCommit.
 func (h *held[Tx]) beginCommit(ctx context.Context, g exclusive.Grant) error {
-	h.mu.Lock()
-	busy := h.committing
-	h.committing = true
-	h.mu.Unlock()
-	if busy {
-		return invalid("commit", g.Key, "another Commit of this grant is under way")
+	if err := h.commits.Begin(g); err != nil {
+		return err
 	}
 	select {
 	case <-h.use: // a probe has it for a moment
 	case <-ctx.Done():
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		h.committing = false
-		return db.CtxError(ctx, "commit", g.Key, nil)
+		err := db.CtxError(ctx, "commit", g.Key, nil)
+		h.commits.End(err)
+		return err
 	}
 	if _, err := h.locks.current("commit", g); err != nil {
-		h.endCommit()
+		h.endCommit(err)
 		return err
 	}
 	return nil
 }
 
-func (h *held[Tx]) endCommit() {
+// endCommit tells what came of a Commit.
+func (h *held[Tx]) endCommit(err error) {
 	if s, cause := h.now(); s == dead { // perhaps because Do has given up on this Commit
 		_ = h.rollBack(cause)
 	}
-	h.mu.Lock()
-	h.committing = false
-	h.mu.Unlock()
 	h.use <- struct{}{}
+	h.commits.End(err)
 }
 
 // apply runs apply and commits.
@@ -171,8 +164,8 @@ func (h *held[Tx]) apply(ctx context.Context, g exclusive.Grant, again bool, app
 			return h.ended(err)
 		}
 	}
-	if s, cause := h.now(); s != open { // Do has given up on this Commit
-		return cause
+	if err := h.commits.Send(g); err != nil {
+		return h.ended(err)
 	}
 	err := h.commit(ctx)
 	if errors.Is(err, db.ErrCommitUnknown) {

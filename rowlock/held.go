@@ -39,13 +39,14 @@ type held[Tx any] struct {
 
 	// use has an element while nobody uses tx: drivers do not allow two at
 	// once. What follows is guarded by mu.
-	use        chan struct{}
-	over       bool // tx was committed or rolled back; guarded by use
-	mu         sync.Mutex
-	state      state
-	cause      error // why it is dead
-	committing bool
-	timer      *time.Timer // of the next probe; nil if there is none
+	use   chan struct{}
+	over  bool // tx was committed or rolled back; guarded by use
+	mu    sync.Mutex
+	state state
+	cause error       // why it is dead
+	timer *time.Timer // of the next probe; nil if there is none
+
+	commits run.Commits
 }
 
 // start begins to look after the lock. parent is what work's context derives
@@ -65,6 +66,7 @@ func (h *held[Tx]) claim() *run.Claim {
 	return &run.Claim{
 		Grant:   h.grants[0],
 		Context: h.ctx,
+		Commits: &h.commits,
 		Committed: func() bool {
 			s, _ := h.now()
 			return s == done
@@ -162,7 +164,7 @@ func (h *held[Tx]) take(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 		return &exclusive.Error{Op: "release", Key: h.grants[0].Key, Kind: exclusive.ErrLost,
-			Hint: "work has returned, but a Commit of its grant still runs; it will not be committed", Err: ctx.Err()}
+			Hint: "work has returned, and something still uses the transaction", Err: ctx.Err()}
 	}
 }
 

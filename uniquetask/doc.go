@@ -58,7 +58,8 @@
 //	the caller's context ends         as above, without a rest
 //	the process dies                  the next Do takes over when the heartbeat has been missing for TTL
 //	the holder is paused longer       its context ends with ErrLost when it wakes; its Commit gets
-//	                                  ErrFenced, or ErrLost while nobody has taken over
+//	                                  ErrFenced, or ErrLost while nobody has taken over; so does
+//	                                  "done" without Commit
 //	the database is away              heartbeats are repeated; work's context ends with ErrLost before
 //	                                  anybody else can have the run
 //	"done" cannot be recorded         ErrOutcomeUnknown; ask Outcome

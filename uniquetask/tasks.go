@@ -79,9 +79,9 @@ func (t *Tasks[Tx]) Close() error {
 // ErrHeld for one that somebody works on, after it has waited for up to
 // Config.Wait, and ErrFailed for one that may not begin again.
 //
-// If work returns nil without Commit the run is marked as done after it; if that
-// cannot be recorded Do returns ErrOutcomeUnknown: the work has run, and may run
-// again. If work returns an error, panics or calls runtime.Goexit, the attempt
+// If work returns nil without Commit the run is marked as done after it. If that
+// is refused Do returns ErrFenced (somebody has taken the run over) or ErrLost; if
+// it cannot be recorded ErrOutcomeUnknown: the work has run, and may run again. If work returns an error, panics or calls runtime.Goexit, the attempt
 // has failed.
 func (t *Tasks[Tx]) Do(ctx context.Context, key string, work exclusive.Work) error {
 	return run.Do(ctx, t.observed, key, work, func(ctx context.Context) (*run.Claim, error) {
@@ -93,8 +93,9 @@ func (t *Tasks[Tx]) Do(ctx context.Context, key string, work exclusive.Work) err
 		return &run.Claim{
 			Grant:     g,
 			Context:   h.Context(),
+			Commits:   &h.Commits,
 			Committed: h.Finished,
-			Finish:    func(ctx context.Context) error { return t.finish(ctx, h) },
+			Finish:    func(ctx context.Context) error { return h.Finish(ctx, notDone, t.finish) },
 			Abandon:   func(ctx context.Context, cause error) error { return t.abandon(ctx, h, cause) },
 			Ended: func() {
 				h.Forget()
@@ -133,18 +134,15 @@ func (t *Tasks[Tx]) drop(id string) {
 	delete(t.results, id)
 }
 
+// notDone is a Do whose work is done, but whose run could not be marked as done.
+var notDone = exclusive.Error{Op: "finish", Kind: exclusive.ErrOutcomeUnknown,
+	Hint: "the work has run, but that could not be recorded; unless Outcome says that it is done it will run again"}
+
 // finish marks the run as done after work without Commit.
-func (t *Tasks[Tx]) finish(ctx context.Context, h *lease.Held) error {
-	err := h.ReleaseWith(ctx, func(ctx context.Context, g exclusive.Grant) error {
-		return t.end(ctx, "finish", g, Done, func(ctx context.Context, d dialect) (bool, error) {
-			return d.finish(ctx, t.server.DB, g, t.result(g))
-		})
+func (t *Tasks[Tx]) finish(ctx context.Context, g exclusive.Grant) error {
+	return t.end(ctx, "finish", g, Done, func(ctx context.Context, d dialect) (bool, error) {
+		return d.finish(ctx, t.server.DB, g, t.result(g))
 	})
-	if err == nil || errors.Is(err, exclusive.ErrLost) {
-		return err
-	}
-	return &exclusive.Error{Op: "finish", Key: h.Grant().Key, Kind: exclusive.ErrOutcomeUnknown,
-		Hint: "the work has run, but that could not be recorded; unless Outcome says that it is done it will run again", Err: run.Cause(err)}
 }
 
 // abandon marks the attempt as failed. cause is nil after a panic or Goexit.
@@ -190,8 +188,8 @@ func (t *Tasks[Tx]) end(ctx context.Context, op string, g exclusive.Grant, state
 		return nil // this ran before and its answer was lost
 	}
 	e := stale(op, g, r, found)
-	if e.Kind == exclusive.ErrFenced {
-		e.Kind = exclusive.ErrLost // no write was refused
+	if e.Kind == exclusive.ErrFenced && state != Done {
+		e.Kind = exclusive.ErrLost // no write of work's was refused
 	}
 	return e
 }

@@ -7,9 +7,9 @@
 //	held ──Release──▶ over       the context ends with context.Canceled
 //	held ──Release fails──▶ unreleased ──Release──▶ over
 //	held ──deadline, or the backend says so──▶ lost    … with ErrLost
-//	held ──Lock──▶ locked ──End(true)──▶ over
-//	                      ──End(false)─▶ held, or lost if the time has passed
-//	lost ──End(true)──▶ over     lost here, but the backend still took the Commit
+//	held ──Lock──▶ locked ──End(nil)──▶ over
+//	                      ──End(err)──▶ held, or lost if the time has passed
+//	lost ──End(nil)──▶ over      lost here, but the backend still took the Commit
 //
 // Locked means that a transaction holds the lease's row at the backend: nobody
 // can take the key over, however late it is, so the deadline is suspended.
@@ -109,6 +109,9 @@ const (
 
 // Held is a lease in this process. It implements exclusive.Holding.
 type Held struct {
+	// Commits are those of the grant. A row in one is not renewed.
+	Commits run.Commits
+
 	keeper *Keeper
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -121,9 +124,9 @@ type Held struct {
 	renewAt   time.Time     // when it is due
 	abandoned bool          // no more renewals
 	forgotten bool          // nobody will end it
+	giveBack  func()        // what Do could not do during a Commit; nil if there is nothing
 	keepCtx   bool          // a Commit does not end the context: Do does
 	committed bool          // over by a Commit
-	busy      bool          // a Commit is under way
 	renewing  int           // statements under way that renew it
 	renewed   chan struct{} // closed when renewing is 0 again
 	lastErr   error         // of the last renewal, for the message of a loss
@@ -390,6 +393,13 @@ func (h *Held) ReleaseWith(ctx context.Context, release func(context.Context, ex
 		}
 		return h.gone("release")
 	case locked:
+		if h.keepCtx { // Do does not wait any longer
+			h.giveBack = func() {
+				ctx, cancel := context.WithTimeout(context.Background(), run.EndWait)
+				defer cancel()
+				_ = h.ReleaseWith(ctx, release)
+			}
+		}
 		k.mu.Unlock()
 		return &exclusive.Error{Op: "release", Key: g.Key, Kind: exclusive.ErrInvalid, Hint: "a Commit of this lease is under way"}
 	case held:
@@ -411,7 +421,7 @@ func (h *Held) ReleaseWith(ctx context.Context, release func(context.Context, ex
 	ctx, end := k.cfg.Start(ctx, exclusive.Event{Op: exclusive.OpRelease, Key: g.Key, Grant: g})
 	err := release(ctx, g)
 	end(g, err)
-	if err != nil && !errors.Is(err, exclusive.ErrLost) {
+	if err != nil && !errors.Is(err, exclusive.ErrLost) && !errors.Is(err, exclusive.ErrFenced) {
 		return err // may be called again
 	}
 	k.mu.Lock()
@@ -424,6 +434,29 @@ func (h *Held) ReleaseWith(ctx context.Context, release func(context.Context, ex
 		return h.gone("release")
 	}
 	return err
+}
+
+// Finish is ReleaseWith for a Do whose work has returned nil without Commit. What
+// the backend says counts: if it took the finish nobody else has had the key, even
+// when the lease was lost here a moment before. Refused, it is ErrFenced if there
+// is a newer holder and what was refused is more than giving the key back, and
+// ErrLost otherwise. After anything else the effects of work exist: failed says
+// what that means.
+func (h *Held) Finish(ctx context.Context, failed exclusive.Error, finish func(context.Context, exclusive.Grant) error) error {
+	took := false
+	err := h.ReleaseWith(ctx, func(ctx context.Context, g exclusive.Grant) error {
+		err := finish(ctx, g)
+		took = err == nil
+		return err
+	})
+	switch {
+	case took:
+		return nil
+	case err == nil, errors.Is(err, exclusive.ErrLost), errors.Is(err, exclusive.ErrFenced):
+		return err
+	}
+	failed.Key, failed.Err = h.Grant().Key, run.Cause(err)
+	return &failed
 }
 
 // Usable says why the grant cannot be used any more, as far as that is known
@@ -448,17 +481,13 @@ func (h *Held) usable(op string) error {
 
 // Begin marks the start of a Commit: only one may run, and renewal leaves the
 // row alone. Every Begin that returns nil needs an End.
-func (h *Held) Begin(op string) error {
+func (h *Held) Begin() error {
 	h.keeper.mu.Lock()
 	defer h.keeper.mu.Unlock()
-	if err := h.usable(op); err != nil {
+	if err := h.usable("commit"); err != nil {
 		return err
 	}
-	if h.busy {
-		return &exclusive.Error{Op: op, Key: h.grant.Key, Kind: exclusive.ErrInvalid, Hint: "another Commit of this grant is under way"}
-	}
-	h.busy = true
-	return nil
+	return h.Commits.Begin(h.grant)
 }
 
 // Lock suspends the deadline: the Commit's transaction holds the row now. A
@@ -471,11 +500,12 @@ func (h *Held) Lock() {
 	}
 }
 
-// End marks the end of a Commit. If it has finished the grant the lease is over.
-func (h *Held) End(finished bool) {
-	k := h.keeper
+// End marks the end of a Commit. Without an error it has finished the grant, and
+// the lease is over.
+func (h *Held) End(err error) {
+	k, finished := h.keeper, err == nil
 	k.mu.Lock()
-	h.busy = false
+	var giveBack func()
 	switch {
 	case finished:
 		h.state, h.committed = over, true
@@ -487,11 +517,14 @@ func (h *Held) End(finished bool) {
 		h.state = held
 		h.renewAt = time.Now()
 		h.waitOrLose()
-		k.poke()
-	default:
-		k.poke()
+		giveBack = h.giveBack
 	}
+	h.Commits.End(err)
+	k.poke()
 	k.mu.Unlock()
+	if giveBack != nil {
+		k.Go(giveBack)
+	}
 	if finished {
 		if !h.keepCtx {
 			h.cancel(context.Canceled)
@@ -565,7 +598,7 @@ func (k *Keeper) due(now time.Time) (due []*Held, next time.Time, more bool) {
 				continue
 			}
 			more = true
-			if h.busy || h.state != held { // End pokes
+			if h.state != held || h.Commits.Running() { // End pokes
 				continue
 			}
 			if !h.renewAt.After(now) {
@@ -591,7 +624,7 @@ func (k *Keeper) due(now time.Time) (due []*Held, next time.Time, more bool) {
 // are due again soon: a blip is not a loss, and each has its own deadline.
 func (k *Keeper) renewBatch(batch []*Held) {
 	k.mu.Lock()
-	batch = slices.DeleteFunc(batch, func(h *Held) bool { return h.busy || h.state != held })
+	batch = slices.DeleteFunc(batch, func(h *Held) bool { return h.state != held || h.Commits.Running() })
 	grants := make([]exclusive.Grant, len(batch))
 	for i, h := range batch {
 		grants[i] = h.grant

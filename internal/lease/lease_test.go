@@ -345,10 +345,10 @@ func TestCommitSuspendsTheDeadline(t *testing.T) {
 		k := newKeeper(t, s, nil)
 		a, b := hold(t, k, "a"), hold(t, k, "b")
 		for _, h := range []*lease.Held{a, b} {
-			if err := h.Begin("commit"); err != nil {
+			if err := h.Begin(); err != nil {
 				t.Fatal(err)
 			}
-			if err := h.Begin("commit"); !errors.Is(err, exclusive.ErrInvalid) {
+			if err := h.Begin(); !errors.Is(err, exclusive.ErrInvalid) {
 				t.Errorf("second Commit at the same time: %v", err)
 			}
 			h.Lock()
@@ -360,16 +360,16 @@ func TestCommitSuspendsTheDeadline(t *testing.T) {
 		if err := a.Release(t.Context()); !errors.Is(err, exclusive.ErrInvalid) {
 			t.Errorf("release during a Commit: %v", err)
 		}
-		a.End(true)
+		a.End(nil)
 		if !a.Finished() || !errors.Is(context.Cause(a.Context()), context.Canceled) {
 			t.Errorf("finished: %v, %v", a.Finished(), context.Cause(a.Context()))
 		}
-		b.End(false)
+		b.End(errors.New("apply failed"))
 		lostAfter(t, b, time.Now())
 		if s.statements() > 0 {
 			t.Error("a row in a Commit was renewed")
 		}
-		if err := a.Begin("commit"); !errors.Is(err, exclusive.ErrInvalid) {
+		if err := a.Begin(); !errors.Is(err, exclusive.ErrInvalid) {
 			t.Errorf("Commit after Commit: %v", err)
 		}
 	})
@@ -388,10 +388,10 @@ func TestCommittedLeaseIsKnownUntilItIsGivenUp(t *testing.T) {
 			if err := h.Usable("check"); err != nil {
 				t.Errorf("while it is held: %v", err)
 			}
-			if err := h.Begin("commit"); err != nil {
+			if err := h.Begin(); err != nil {
 				t.Fatal(err)
 			}
-			h.End(true)
+			h.End(nil)
 			if found, ok := k.Find(name); !ok || !errors.Is(found.Usable("check"), exclusive.ErrInvalid) {
 				t.Errorf("%s: after its Commit it is not known as committed", name)
 			}
@@ -404,7 +404,7 @@ func TestCommittedLeaseIsKnownUntilItIsGivenUp(t *testing.T) {
 		if err := h.Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if err := h.Begin("commit"); !errors.Is(err, exclusive.ErrLost) {
+		if err := h.Begin(); !errors.Is(err, exclusive.ErrLost) {
 			t.Errorf("Commit after Release: %v", err)
 		}
 	})

@@ -58,23 +58,17 @@ func (l *Leaser) Do(ctx context.Context, key string, work exclusive.Work) error 
 		return &run.Claim{
 			Grant:     h.Grant(),
 			Context:   h.Context(),
+			Commits:   &h.Commits,
 			Committed: h.Finished,
-			Finish:    func(ctx context.Context) error { return finishErr(key, h.Release(ctx)) },
+			Finish:    func(ctx context.Context) error { return h.Finish(ctx, notReleased, l.store.Release) },
 			Abandon:   func(ctx context.Context, _ error) error { return h.ReleaseWith(ctx, giveUp) },
 			Ended:     h.Forget,
 		}, nil
 	})
 }
 
-// finishErr says what a failed release means when work is done: a loss is a
-// loss, but for anything else its effects exist, whatever the release says.
-func finishErr(key string, err error) error {
-	if err == nil || errors.Is(err, exclusive.ErrLost) {
-		return err
-	}
-	return &exclusive.Error{Op: "release", Key: key, Kind: exclusive.ErrFinished,
-		Hint: "the key stays taken until the lease runs out", Err: run.Cause(err)}
-}
+// notReleased is a Do whose work is done, but whose key could not be given back.
+var notReleased = exclusive.Error{Op: "release", Kind: exclusive.ErrFinished, Hint: "the key stays taken until the lease runs out"}
 
 // Claim gets a lease for Do, whose context ends with ctx.
 func (l *Leaser) Claim(ctx context.Context, key string) (*Held, error) {

@@ -21,7 +21,9 @@ type Claim struct {
 	Grant   exclusive.Grant
 	Context context.Context // work's; its cause matches ErrLost when the grant is lost
 
-	// Committed reports whether Commit has finished the grant.
+	// Commits are those of the grant.
+	Commits *Commits
+	// Committed reports whether one of them has finished the grant.
 	Committed func() bool
 	// Finish ends the grant after work returned nil without Commit.
 	Finish func(ctx context.Context) error
@@ -59,7 +61,7 @@ func Do(ctx context.Context, o Observed, key string, work exclusive.Work, claim 
 		if !returned {
 			// Work panicked or called runtime.Goexit. Not recovering keeps the
 			// panic's value and stack; nobody is left to tell but the observer.
-			err = abandon(ctx, c, nil)
+			err = Join(c.Commits.Await(c.Grant), abandon(ctx, c, nil))
 		}
 		end(c.Grant, err)
 		if c.Ended != nil {
@@ -73,11 +75,19 @@ func Do(ctx context.Context, o Observed, key string, work exclusive.Work, claim 
 
 // settle ends the grant after work has returned, and says what came of it.
 func settle(ctx context.Context, key string, c *Claim, workErr error) error {
+	left := c.Commits.Await(c.Grant)
 	if c.Committed() {
 		if workErr != nil {
 			return &exclusive.Error{Op: "do", Key: key, Kind: exclusive.ErrFinished, Err: workErr}
 		}
 		return nil
+	}
+	if left != nil { // as if work had waited for it
+		workErr = Join(workErr, left)
+		if c.Commits.Running() {
+			_ = abandon(ctx, c, workErr) // as far as that is possible now
+			return workErr
+		}
 	}
 	if workErr == nil {
 		if lost := lostCause(c.Context); lost != nil {
@@ -87,7 +97,7 @@ func settle(ctx context.Context, key string, c *Claim, workErr error) error {
 		if ctx.Err() != nil {
 			// Work may have been cut short without noticing: not finished.
 			workErr = db.CtxError(ctx, "do", key, nil)
-			return join(workErr, abandon(ctx, c, workErr))
+			return Join(workErr, abandon(ctx, c, workErr))
 		}
 		fctx, cancel := detach(ctx)
 		defer cancel()
@@ -99,7 +109,7 @@ func settle(ctx context.Context, key string, c *Claim, workErr error) error {
 	if lost != nil && errors.Is(workErr, exclusive.ErrLost) {
 		lost = nil // said already
 	}
-	return join(workErr, lost, abandon(ctx, c, workErr))
+	return Join(workErr, lost, abandon(ctx, c, workErr))
 }
 
 func abandon(ctx context.Context, c *Claim, cause error) error {
@@ -127,8 +137,8 @@ func lostCause(ctx context.Context) error {
 	return nil
 }
 
-// join is errors.Join that leaves a single error as it is.
-func join(errs ...error) error {
+// Join is errors.Join that leaves a single error as it is.
+func Join(errs ...error) error {
 	var first error
 	n := 0
 	for _, err := range errs {

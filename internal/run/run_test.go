@@ -17,6 +17,7 @@ import (
 type grant struct {
 	ctx       context.Context
 	lose      context.CancelCauseFunc
+	commits   *run.Commits
 	committed bool
 	finishErr error
 	abandon   error
@@ -26,6 +27,7 @@ type grant struct {
 }
 
 func (g *grant) claim(ctx context.Context) (*run.Claim, error) {
+	g.commits = new(run.Commits)
 	g.ctx, g.lose = context.WithCancelCause(ctx)
 	note := func(ctx context.Context, how string) {
 		g.ended = append(g.ended, how)
@@ -36,6 +38,7 @@ func (g *grant) claim(ctx context.Context) (*run.Claim, error) {
 	}
 	return &run.Claim{
 		Grant: exclusive.Grant{Key: "k", ID: "id", Token: 1}, Context: g.ctx,
+		Commits:   g.commits,
 		Committed: func() bool { return g.committed },
 		Finish:    func(ctx context.Context) error { note(ctx, "finish"); return g.finishErr },
 		Abandon:   func(ctx context.Context, _ error) error { note(ctx, "abandon"); return g.abandon },

@@ -58,21 +58,27 @@ const (
 // Commit does what every Commit of a strategy does.
 func (s *Server[Tx, S]) Commit(ctx context.Context, o run.Observed, c Commit[Tx, S]) (err error) {
 	g := c.Grant
-	finished, locked := false, func() {}
-	if c.Held != nil {
-		if err := c.Held.Begin("commit"); err != nil {
-			return err
-		}
-		defer func() { c.Held.End(finished) }() // also when apply panics
-		locked = c.Held.Lock
-	}
 	ctx, end := o.Start(ctx, exclusive.Event{Op: exclusive.OpCommit, Key: g.Key, Grant: g})
 	defer func() { end(g, err) }()
+	if c.Held == nil {
+		return s.commit(ctx, c, c.Apply, func() {})
+	}
+	if err := c.Held.Begin(); err != nil {
+		return err
+	}
+	err = run.ErrUnwound // unless commit returns
+	defer func() { c.Held.End(err) }()
+	return s.commit(ctx, c, run.Sending(&c.Held.Commits, g, c.Apply), c.Held.Lock)
+}
+
+// commit commits. locked is called when the row is locked.
+func (s *Server[Tx, S]) commit(ctx context.Context, c Commit[Tx, S], apply func(context.Context, Tx) error, locked func()) error {
+	g := c.Grant
 	sql, err := s.SQL(ctx, s.DB)
 	if err != nil {
 		return s.Fail(ctx, "commit", g.Key, err)
 	}
-	err = s.transact(ctx, g.Key, c.Apply, func(ctx context.Context, r db.Runner) error {
+	err = s.transact(ctx, g.Key, apply, func(ctx context.Context, r db.Runner) error {
 		if err := c.Finish(ctx, sql, r); err != nil {
 			return err
 		}
@@ -82,7 +88,6 @@ func (s *Server[Tx, S]) Commit(ctx context.Context, o run.Observed, c Commit[Tx,
 	if errors.Is(err, db.ErrCommitUnknown) {
 		err = s.lookUp(ctx, g, err, func(ctx context.Context) (Fate, error) { return c.Fate(ctx, sql) })
 	}
-	finished = err == nil
 	return err
 }
 

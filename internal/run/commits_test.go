@@ -1,0 +1,105 @@
+package run_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/exclusive-go/exclusive"
+	"github.com/exclusive-go/exclusive/internal/db"
+	"github.com/exclusive-go/exclusive/internal/run"
+)
+
+// Work returns while a Commit of its grant is under way: Do answers by what becomes
+// of it, and knows that in the end.
+func TestCommitLeftBehind(t *testing.T) {
+	const moment = time.Second
+	for name, tt := range map[string]struct {
+		apply, answer time.Duration // how long each takes
+		err           error         // of the Commit
+		workErr       error
+		want          []error // none: nil
+		took          time.Duration
+		sent          bool
+		ended         string
+	}{
+		"succeeds":                    {apply: moment, took: moment, sent: true},
+		"fails":                       {apply: moment, err: errBusiness, want: []error{errBusiness}, took: moment, sent: true, ended: "abandon"},
+		"nobody can tell":             {apply: moment, err: exclusive.ErrOutcomeUnknown, want: []error{exclusive.ErrOutcomeUnknown}, took: moment, sent: true, ended: "abandon"},
+		"work fails, Commit succeeds": {apply: moment, workErr: errBusiness, want: []error{errBusiness, exclusive.ErrFinished}, took: moment, sent: true},
+		"work fails, Commit fails":    {apply: moment, err: errRelease, workErr: errBusiness, want: []error{errBusiness, errRelease}, took: moment, sent: true, ended: "abandon"},
+		"late answer":                 {apply: moment, answer: db.CommitWait + run.EndWait - moment, took: db.CommitWait + run.EndWait, sent: true},
+		"no answer":                   {apply: moment, answer: time.Hour, want: []error{exclusive.ErrOutcomeUnknown}, took: db.CommitWait + 2*run.EndWait, sent: true, ended: "abandon"},
+		"apply takes too long":        {apply: run.EndWait + moment, want: []error{exclusive.ErrLost}, took: run.EndWait, ended: "abandon"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var g grant
+				sent := false
+				began := time.Now()
+				err := run.Do(t.Context(), run.Observed{}, "k", func(_ context.Context, granted exclusive.Grant) error {
+					if err := g.commits.Begin(granted); err != nil {
+						return err
+					}
+					if err := g.commits.Begin(granted); !errors.Is(err, exclusive.ErrInvalid) {
+						t.Errorf("a second Commit at the same time: %v", err)
+					}
+					go func() {
+						time.Sleep(tt.apply)
+						err := g.commits.Send(granted)
+						if sent = err == nil; sent {
+							time.Sleep(tt.answer)
+							err = tt.err
+						}
+						g.committed = err == nil
+						g.commits.End(err)
+					}()
+					return tt.workErr
+				}, g.claim)
+				if len(tt.want) == 0 && err != nil {
+					t.Errorf("Do returns %v", err)
+				}
+				for _, want := range tt.want {
+					if !errors.Is(err, want) {
+						t.Errorf("%v does not match %q", err, want)
+					}
+				}
+				if took := time.Since(began); took != tt.took {
+					t.Errorf("Do took %v more; want %v", took, tt.took)
+				}
+				if len(g.ended) > 1 || tt.ended == "" && g.ended != nil || tt.ended != "" && (g.ended == nil || g.ended[0] != tt.ended) {
+					t.Errorf("the grant was ended by %v; want %q", g.ended, tt.ended)
+				}
+				if err := g.commits.Begin(exclusive.Grant{Key: "k"}); !errors.Is(err, exclusive.ErrLost) {
+					t.Errorf("a Commit that begins afterwards: %v", err)
+				}
+				time.Sleep(2 * time.Hour)
+				if sent != tt.sent {
+					t.Errorf("COMMIT sent: %v; want %v", sent, tt.sent)
+				}
+			})
+		})
+	}
+}
+
+// Also when work does not return: only then can the grant be ended.
+func TestCommitLeftBehindByPanic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var g grant
+		defer func() {
+			_ = recover()
+			if len(g.ended) != 1 || g.commits.Running() {
+				t.Errorf("the grant was ended by %v while its Commit was under way: %v", g.ended, g.commits.Running())
+			}
+		}()
+		_ = run.Do(t.Context(), run.Observed{}, "k", func(_ context.Context, granted exclusive.Grant) error {
+			if err := g.commits.Begin(granted); err != nil {
+				return err
+			}
+			time.AfterFunc(time.Second, func() { g.commits.End(errBusiness) })
+			panic("boom")
+		}, g.claim)
+	})
+}
