@@ -85,8 +85,7 @@ func (t *Table[Tx]) Close() error {
 //
 // If work returned nil and the row could not be finished Do returns ErrFenced
 // (somebody has taken it over), ErrLost (it had been taken away otherwise), or
-// ErrOutcomeUnknown: the row may still
-// be claimed although its work is done.
+// ErrOutcomeUnknown: the row may still be claimed although its work is done.
 func (t *Table[Tx]) Do(ctx context.Context, key string, work exclusive.Work) error {
 	return run.Do(ctx, t.observed, key, work, func(ctx context.Context) (*run.Claim, error) {
 		if !t.cfg.claims() {

@@ -430,7 +430,7 @@ func (h *Held) ReleaseWith(ctx context.Context, release func(context.Context, ex
 	if err == nil && k.cfg.Freed != nil {
 		k.cfg.Freed(g.Key)
 	}
-	if before == lost { // given back early, which changes nothing for the holder
+	if before == lost && !errors.Is(err, exclusive.ErrFenced) { // given back early, which changes nothing for the holder
 		return h.gone("release")
 	}
 	return err

@@ -281,11 +281,11 @@ func TestUnbounded(t *testing.T) {
 		if took := lostAfter(t, capped, time.Now()); took != 10*time.Second {
 			t.Errorf("held for %v", took)
 		}
-		if err := h.Begin("commit"); err != nil {
+		if err := h.Begin(); err != nil {
 			t.Fatal(err)
 		}
 		h.Lock()
-		h.End(false)
+		h.End(errors.New("apply failed"))
 		time.Sleep(200 * 365 * 24 * time.Hour)
 		if err := h.Context().Err(); err != nil {
 			t.Errorf("ended: %v", err)
@@ -372,6 +372,86 @@ func TestCommitSuspendsTheDeadline(t *testing.T) {
 		if err := a.Begin(); !errors.Is(err, exclusive.ErrInvalid) {
 			t.Errorf("Commit after Commit: %v", err)
 		}
+	})
+}
+
+// What Do could not give back during a Commit is given back after it.
+func TestGivenBackAfterACommit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &doStore{}
+		l := lease.NewLeaser(lease.Config{TTL: ttl}, 0, s)
+		defer l.Keeper.Close()
+		applied := make(chan struct{})
+		err := l.Do(t.Context(), "k", func(_ context.Context, g exclusive.Grant) error {
+			h, _ := l.Keeper.Find(g.ID)
+			if err := h.Begin(); err != nil {
+				return err
+			}
+			h.Lock()
+			go func() {
+				<-applied
+				h.End(h.Commits.Send(g))
+			}()
+			return nil
+		})
+		if !errors.Is(err, exclusive.ErrLost) || errors.Is(err, exclusive.ErrInvalid) || s.released != nil {
+			t.Errorf("Do gives %v, and has given back %v", err, s.released)
+		}
+		close(applied)
+		synctest.Wait()
+		if len(s.released) != 1 {
+			t.Errorf("given back: %v", s.released)
+		}
+	})
+}
+
+// doStore is a store that gives everybody a grant.
+type doStore struct{ store }
+
+func (s *doStore) Acquire(_ context.Context, key, id string, _ bool) (exclusive.Grant, time.Time, error) {
+	return exclusive.Grant{Key: key, ID: id, Token: 1, Attempt: 1}, time.Now(), nil
+}
+
+// What the backend says about a finish counts, whatever is known here.
+func TestFinish(t *testing.T) {
+	fenced, gone := &exclusive.Error{Kind: exclusive.ErrFenced}, &exclusive.Error{Kind: exclusive.ErrLost}
+	failed := exclusive.Error{Kind: exclusive.ErrOutcomeUnknown}
+	broken := &exclusive.Error{Kind: exclusive.ErrUnavailable, Err: errors.New("connection reset")}
+	for _, c := range []struct {
+		lost         bool // here, before
+		answer, want error
+	}{
+		{false, nil, nil},
+		{true, nil, nil},
+		{false, fenced, exclusive.ErrFenced},
+		{true, fenced, exclusive.ErrFenced},
+		{false, gone, exclusive.ErrLost},
+		{true, gone, exclusive.ErrLost},
+		{false, broken, exclusive.ErrOutcomeUnknown},
+		{true, broken, exclusive.ErrOutcomeUnknown},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			h := hold(t, newKeeper(t, &store{}, func(c *lease.Config) { c.NoRenew = true }), "a")
+			if c.lost {
+				lostAfter(t, h, time.Now())
+			}
+			err := h.Finish(t.Context(), failed, func(context.Context, exclusive.Grant) error { return c.answer })
+			if !errors.Is(err, c.want) || errors.Is(err, exclusive.ErrUnavailable) {
+				t.Errorf("lost here: %v, the backend says %v: Finish gives %v; want %v", c.lost, c.answer, err, c.want)
+			}
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		h := hold(t, newKeeper(t, &store{}, nil), "a")
+		if err := h.Begin(); err != nil {
+			t.Fatal(err)
+		}
+		h.Lock()
+		err := h.Finish(t.Context(), failed, func(context.Context, exclusive.Grant) error { t.Error("the backend was asked"); return nil })
+		if !errors.Is(err, exclusive.ErrOutcomeUnknown) {
+			t.Errorf("during a Commit: %v", err)
+		}
+		h.End(errors.New("apply failed"))
 	})
 }
 
