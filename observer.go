@@ -10,16 +10,23 @@ import (
 // Op names what an [Event] is about.
 type Op string
 
-// The operations that are observed. Renew and Lose are not about a caller's
-// call but about what happens behind it.
+// The operations that are observed: a Do, and what happens to its grant or to that
+// of a lease. Renew and Lose are not about a caller's call but about what happens
+// behind it.
+//
+// Not observed are the calls that are about no grant of the caller's: transitions
+// and updates of casupdate, questions (Status, State, Outcome, lists), an
+// operator's Release, Forget, Prune and Advance, and Once, which runs in a
+// transaction of the caller's own. Nor is Lease.Renew, nor the giving back of what
+// an acquire may have got whose answer was lost.
 const (
 	OpDo      Op = "do"
 	OpAcquire Op = "acquire"
 	OpRenew   Op = "renew"   // one statement for all leases of a process; Key is empty
 	OpLose    Op = "lose"    // a lease ended before its release; only End is called
-	OpRelease Op = "release" // giving back, by the caller or by Do
-	OpCheck   Op = "check"
-	OpCommit  Op = "commit"
+	OpRelease Op = "release" // giving back, or finishing, by the caller or by Do; not by a Commit
+	OpCheck   Op = "check"   // also a Guard's Register
+	OpCommit  Op = "commit"  // also a call that is refused because another one is under way
 )
 
 // Event is one operation. Err and Duration are set at its end.

@@ -87,7 +87,7 @@ type Config struct {
 	// row, for those who update it with a version check. Empty: none.
 	VersionColumn string
 
-	// Observer is told about every operation. It may be nil.
+	// Observer is told what happens to grants, see exclusive.Op. It may be nil.
 	Observer exclusive.Observer
 }
 

@@ -42,7 +42,7 @@ type Config struct {
 	// who are refused. Empty: host name and process id. At most 200 bytes.
 	Holder string
 
-	// Observer is told about every operation. It may be nil.
+	// Observer is told what happens to grants, see exclusive.Op. It may be nil.
 	Observer exclusive.Observer
 }
 

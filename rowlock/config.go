@@ -65,7 +65,7 @@ type Config struct {
 	// NoProbe turns that off: a loss shows when work has returned.
 	NoProbe bool
 
-	// Observer is told about every operation. It may be nil.
+	// Observer is told what happens to grants, see exclusive.Op. It may be nil.
 	Observer exclusive.Observer
 }
 

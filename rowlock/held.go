@@ -178,6 +178,7 @@ func (h *held[Tx]) finish(ctx context.Context) error {
 	if s, cause := h.now(); s != open {
 		return cause
 	}
+	ctx, end := h.releases(ctx)
 	err := h.commit(ctx)
 	switch {
 	case err == nil:
@@ -190,7 +191,14 @@ func (h *held[Tx]) finish(ctx context.Context) error {
 		err = h.lost("the transaction that held the lock ended before work did, or nobody can tell", err)
 	}
 	h.end(dead, err)
+	end(h.grants[0], err)
 	return err
+}
+
+// releases tells the observer that the lock is given back.
+func (h *held[Tx]) releases(ctx context.Context) (context.Context, func(exclusive.Grant, error)) {
+	g := h.grants[0]
+	return h.locks.observed.Start(ctx, exclusive.Event{Op: exclusive.OpRelease, Key: g.Key, Grant: g})
 }
 
 // abandon rolls the transaction back after anything else.
@@ -200,10 +208,13 @@ func (h *held[Tx]) abandon(ctx context.Context) error {
 		return err
 	}
 	defer func() { h.use <- struct{}{} }()
-	if err := h.rollBack(nil); err != nil {
-		return h.locks.server.Fail(ctx, "release", h.grants[0].Key, err)
+	if h.over {
+		return nil
 	}
-	return nil
+	ctx, end := h.releases(ctx)
+	err := h.locks.server.Fail(ctx, "release", h.grants[0].Key, h.rollBack(nil))
+	end(h.grants[0], err)
+	return err
 }
 
 // outcome asks what became of a COMMIT that got no answer.

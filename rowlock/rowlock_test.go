@@ -237,6 +237,52 @@ func TestCommitLeftBehind(t *testing.T) {
 	})
 }
 
+// recorder notes what was observed.
+type recorder struct{ events []string }
+
+func (r *recorder) Start(ctx context.Context, _ exclusive.Event) context.Context { return ctx }
+func (r *recorder) End(_ context.Context, e exclusive.Event) {
+	what := string(e.Op)
+	if e.Err != nil {
+		what += " fails"
+	}
+	if e.Key != "k" || e.Grant.ID == "" {
+		what += " without its grant"
+	}
+	r.events = append(r.events, what)
+}
+
+// The observer is told how a lock ends: by a release, or by a Commit.
+func TestObserved(t *testing.T) {
+	business := errors.New("business error")
+	store := func(context.Context, int) error { return nil }
+	var l *Locks[int]
+	for _, c := range []struct {
+		work   exclusive.Work
+		commit error
+		want   string
+	}{
+		{nothing, nil, "acquire, release, do"},
+		{nothing, errDeadlock, "acquire, release fails, do fails"},
+		{func(context.Context, exclusive.Grant) error { return business }, nil, "acquire, release, do fails"},
+		{func(ctx context.Context, g exclusive.Grant) error { return l.Commit(ctx, g, store) }, nil, "acquire, commit, do"},
+		{func(ctx context.Context, g exclusive.Grant) error { return l.Commit(ctx, g, store) }, errDeadlock, "acquire, commit fails, do fails"},
+		{func(ctx context.Context, g exclusive.Grant) error {
+			return l.Commit(ctx, g, func(context.Context, int) error {
+				wantErr(t, l.Commit(ctx, g, store), exclusive.ErrInvalid)
+				return nil
+			})
+		}, nil, "acquire, commit fails, commit, do"},
+	} {
+		var r recorder
+		l = locks(t, &fake{commit: c.commit}, Config{Observer: &r})
+		_ = l.Do(t.Context(), "k", c.work)
+		if got := strings.Join(r.events, ", "); got != c.want {
+			t.Errorf("observed: %s; want: %s", got, c.want)
+		}
+	}
+}
+
 func TestNothingIsKept(t *testing.T) {
 	f := &fake{}
 	l := locks(t, f, Config{})

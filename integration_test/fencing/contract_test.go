@@ -466,3 +466,46 @@ func testKeysStayApart[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 		t.Errorf("%d rows for %d keys", n, len(keys))
 	}
 }
+
+// commits notes how Commits ended.
+type commits struct {
+	mu   sync.Mutex
+	errs []error
+}
+
+func (c *commits) Start(ctx context.Context, _ exclusive.Event) context.Context { return ctx }
+func (c *commits) End(_ context.Context, e exclusive.Event) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e.Op == exclusive.OpCommit {
+		c.errs = append(c.errs, e.Err)
+	}
+}
+
+// A Commit that is refused because another one of its grant is under way is
+// observed like any other.
+func TestRefusedCommitIsObserved(t *testing.T) {
+	matrix.Drivers(t, testRefusedCommitIsObserved, testRefusedCommitIsObserved)
+}
+
+func testRefusedCommitIsObserved[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	setUp(t, target)
+	var own, atGuard commits
+	leases := newLeases(t, target, fencing.Config{Observer: &own})
+	guard, err := fencing.NewGuard(target.DB, fencing.GuardConfig{Observer: &atGuard})
+	must(t, "new guard", err)
+	for _, c := range []struct {
+		x    exclusive.Transactional[Tx]
+		seen *commits
+	}{{leases, &own}, {fencing.Guarded[Tx](newLeases(t, target, fencing.Config{}), guard), &atGuard}} {
+		must(t, "do", c.x.Do(t.Context(), "observed", func(ctx context.Context, g exclusive.Grant) error {
+			return c.x.Commit(ctx, g, func(context.Context, Tx) error {
+				wantErr(t, "a Commit in a Commit", c.x.Commit(ctx, g, store(target, "twice")), exclusive.ErrInvalid)
+				return nil
+			})
+		}))
+		if len(c.seen.errs) != 2 || !errors.Is(c.seen.errs[0], exclusive.ErrInvalid) || c.seen.errs[1] != nil {
+			t.Errorf("observed Commits that end with %v", c.seen.errs)
+		}
+	}
+}

@@ -31,7 +31,7 @@ func TestCommitLeftBehind(t *testing.T) {
 		"work fails, Commit succeeds": {apply: moment, workErr: errBusiness, want: []error{errBusiness, exclusive.ErrFinished}, took: moment, sent: true},
 		"work fails, Commit fails":    {apply: moment, err: errRelease, workErr: errBusiness, want: []error{errBusiness, errRelease}, took: moment, sent: true, ended: "abandon"},
 		"late answer":                 {apply: moment, answer: db.CommitWait + run.EndWait - moment, took: db.CommitWait + run.EndWait, sent: true},
-		"no answer":                   {apply: moment, answer: time.Hour, want: []error{exclusive.ErrOutcomeUnknown}, took: db.CommitWait + 2*run.EndWait, sent: true, ended: "abandon"},
+		"no answer":                   {apply: moment, answer: time.Hour, err: errRelease, want: []error{exclusive.ErrOutcomeUnknown}, took: db.CommitWait + 2*run.EndWait, sent: true, ended: "abandon"},
 		"apply takes too long":        {apply: run.EndWait + moment, want: []error{exclusive.ErrLost}, took: run.EndWait, ended: "abandon"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -53,7 +53,9 @@ func TestCommitLeftBehind(t *testing.T) {
 							time.Sleep(tt.answer)
 							err = tt.err
 						}
-						g.committed = err == nil
+						if err == nil {
+							g.committed = true
+						}
 						g.commits.End(err)
 					}()
 					return tt.workErr
@@ -76,6 +78,7 @@ func TestCommitLeftBehind(t *testing.T) {
 					t.Errorf("a Commit that begins afterwards: %v", err)
 				}
 				time.Sleep(2 * time.Hour)
+				synctest.Wait()
 				if sent != tt.sent {
 					t.Errorf("COMMIT sent: %v; want %v", sent, tt.sent)
 				}
