@@ -169,10 +169,10 @@ func (h *held[Tx]) apply(ctx context.Context, g exclusive.Grant, again bool, app
 	}
 	err := h.commit(ctx)
 	if errors.Is(err, db.ErrCommitUnknown) {
-		switch h.outcome(ctx) {
-		case committed:
+		switch h.fate(ctx) {
+		case strategy.Committed:
 			err = nil
-		case rolledBack:
+		case strategy.NotCommitted:
 			err = h.lost("asked again: the transaction was rolled back, nothing was written", nil)
 		default:
 			err = strategy.OutcomeUnknown(g, err)

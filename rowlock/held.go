@@ -9,6 +9,7 @@ import (
 	"github.com/exclusive-go/exclusive"
 	"github.com/exclusive-go/exclusive/internal/db"
 	"github.com/exclusive-go/exclusive/internal/run"
+	"github.com/exclusive-go/exclusive/internal/strategy"
 )
 
 // state is how far a lock has come. A lock that is not open has no transaction.
@@ -182,7 +183,7 @@ func (h *held[Tx]) finish(ctx context.Context) error {
 	err := h.commit(ctx)
 	switch {
 	case err == nil:
-	case errors.Is(err, db.ErrCommitUnknown) && h.outcome(ctx) == committed:
+	case errors.Is(err, db.ErrCommitUnknown) && h.fate(ctx) == strategy.Committed:
 		err = nil // the lock was held until then
 	case !errors.Is(err, db.ErrNotCommitted) && h.locks.server.DB.Classify(err) == db.Conflict:
 		// A cluster has found a conflict with another node.
@@ -217,14 +218,13 @@ func (h *held[Tx]) abandon(ctx context.Context) error {
 	return err
 }
 
-// outcome asks what became of a COMMIT that got no answer.
-func (h *held[Tx]) outcome(ctx context.Context) verdict {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), run.EndWait)
-	defer cancel()
-	v := unknown
-	_ = db.Retry(ctx, h.locks.server.DB, func(ctx context.Context) (err error) {
-		v, err = h.dialect.outcome(ctx, h.locks.server.DB, h.trace)
-		return err
+// fate is what became of a COMMIT that got no answer.
+func (h *held[Tx]) fate(ctx context.Context) strategy.Fate {
+	fate, err := h.locks.server.AskFate(ctx, func(ctx context.Context) (strategy.Fate, error) {
+		return h.dialect.fate(ctx, h.locks.server.DB, h.trace)
 	})
-	return v
+	if err != nil {
+		return strategy.Unknown
+	}
+	return fate
 }

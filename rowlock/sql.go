@@ -26,11 +26,9 @@ type dialect interface {
 	// create makes the row of a key in our own table, in a statement of its
 	// own, unless it exists.
 	create(ctx context.Context, r db.Runner, key []byte) error
-	// outcome says what became of a transaction whose COMMIT got no answer.
-	outcome(ctx context.Context, r db.Runner, t trace) (verdict, error)
+	// fate says what became of a transaction whose COMMIT got no answer.
+	fate(ctx context.Context, r db.Runner, t trace) (strategy.Fate, error)
 
-	// waits reports whether lock can wait.
-	waits() bool
 	// wholeDatabase: a lock excludes every other key as well.
 	wholeDatabase() bool
 	// provesByRelease: COMMIT says yes also to a transaction that is over, but
@@ -44,15 +42,6 @@ type trace struct {
 	oldSnapshot bool  // the transaction reads the world from before its lock
 	xid, server int64 // PostgreSQL: the transaction, and when its server started
 }
-
-// verdict is what a server says about a transaction that is over.
-type verdict int
-
-const (
-	unknown verdict = iota
-	committed
-	rolledBack
-)
 
 // Savepoints of a Commit, the same on all dialects.
 const (
@@ -140,7 +129,7 @@ func (x texts) rows(ctx context.Context, r db.Runner, query string, n int64, int
 
 type postgres struct {
 	texts
-	lockQ, waitQ, nextQ, createQ, outcomeQ string
+	lockQ, waitQ, nextQ, createQ, fateQ string
 }
 
 func newPostgres(t texts) dialect {
@@ -171,7 +160,7 @@ func newPostgres(t texts) dialect {
 			ORDER BY {order} LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED) l`),
 		// It does not wait for a holder of the row, if there is one by now.
 		createQ: f(`INSERT INTO {table} (lock_key) VALUES ($1) ON CONFLICT (lock_key) DO NOTHING`),
-		outcomeQ: `SELECT COALESCE(txid_status($1), '') WHERE
+		fateQ: `SELECT COALESCE(txid_status($1), '') WHERE
 			(extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint = $2`,
 	}
 }
@@ -203,36 +192,35 @@ func (p *postgres) create(ctx context.Context, r db.Runner, key []byte) error {
 	return err
 }
 
-func (p *postgres) outcome(ctx context.Context, r db.Runner, t trace) (verdict, error) {
+func (p *postgres) fate(ctx context.Context, r db.Runner, t trace) (strategy.Fate, error) {
 	for {
 		var status string
-		_, err := strategy.One(ctx, r, p.outcomeQ, []any{t.xid, t.server}, func(scan db.Scan) error { return scan(&status) })
+		_, err := strategy.One(ctx, r, p.fateQ, []any{t.xid, t.server}, func(scan db.Scan) error { return scan(&status) })
 		switch {
 		case err != nil:
-			return unknown, err
+			return strategy.Unknown, err
 		case status == "committed":
-			return committed, nil
+			return strategy.Committed, nil
 		case status == "aborted":
-			return rolledBack, nil
+			return strategy.NotCommitted, nil
 		case status != "in progress":
-			return unknown, nil
+			return strategy.Unknown, nil
 		}
 		// The server has not noticed yet that the connection is gone, or is
 		// about to commit.
 		select {
-		case <-time.After(outcomePause):
+		case <-time.After(fatePause):
 		case <-ctx.Done():
-			return unknown, ctx.Err()
+			return strategy.Unknown, ctx.Err()
 		}
 	}
 }
 
-func (p *postgres) waits() bool           { return true }
 func (p *postgres) wholeDatabase() bool   { return false }
 func (p *postgres) provesByRelease() bool { return false }
 
-// outcomePause is the pause between two questions for a transaction's outcome.
-const outcomePause = 20 * time.Millisecond
+// fatePause is the pause between two questions for a transaction's fate.
+const fatePause = 20 * time.Millisecond
 
 type mysql struct {
 	texts
@@ -279,10 +267,11 @@ func (m *mysql) create(ctx context.Context, r db.Runner, key []byte) error {
 	return err
 }
 
-// outcome: a transaction that has ended leaves no trace that can be asked for.
-func (m *mysql) outcome(context.Context, db.Runner, trace) (verdict, error) { return unknown, nil }
+// fate: a transaction that has ended leaves no trace that can be asked for.
+func (m *mysql) fate(context.Context, db.Runner, trace) (strategy.Fate, error) {
+	return strategy.Unknown, nil
+}
 
-func (m *mysql) waits() bool           { return false }
 func (m *mysql) wholeDatabase() bool   { return false }
 func (m *mysql) provesByRelease() bool { return true }
 
@@ -356,9 +345,10 @@ func (s *sqlite) next(ctx context.Context, r db.Runner, n int64) (t trace, rows 
 // create: every key exists.
 func (s *sqlite) create(context.Context, db.Runner, []byte) error { return nil }
 
-// outcome: COMMIT is a call into this process, and always gets an answer.
-func (s *sqlite) outcome(context.Context, db.Runner, trace) (verdict, error) { return unknown, nil }
+// fate: COMMIT is a call into this process, and always gets an answer.
+func (s *sqlite) fate(context.Context, db.Runner, trace) (strategy.Fate, error) {
+	return strategy.Unknown, nil
+}
 
-func (s *sqlite) waits() bool           { return false }
 func (s *sqlite) wholeDatabase() bool   { return true }
 func (s *sqlite) provesByRelease() bool { return false }

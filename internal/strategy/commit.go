@@ -50,7 +50,7 @@ type Fate int
 
 // The fates.
 const (
-	Unknown Fate = iota // somebody has overwritten the trace
+	Unknown Fate = iota // nothing tells, or somebody has overwritten the trace
 	Committed
 	NotCommitted
 )
@@ -114,15 +114,20 @@ func (s *Server[Tx, S]) transact(ctx context.Context, key string, apply func(con
 	return s.Fail(ctx, "commit", key, err)
 }
 
-// lookUp asks for the fate of a transaction, whether ctx has ended or not.
-func (s *Server[Tx, S]) lookUp(ctx context.Context, g exclusive.Grant, unknown error, ask func(ctx context.Context) (Fate, error)) error {
+// AskFate asks what became of a transaction, whether ctx has ended or not.
+func (s *Server[Tx, S]) AskFate(ctx context.Context, ask func(ctx context.Context) (Fate, error)) (fate Fate, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), run.EndWait)
 	defer cancel()
-	var fate Fate
-	err := db.Retry(ctx, s.DB, func(ctx context.Context) (err error) {
+	err = db.Retry(ctx, s.DB, func(ctx context.Context) (err error) {
 		fate, err = ask(ctx)
 		return err
 	})
+	return fate, err
+}
+
+// lookUp says what the fate of a Commit's transaction means.
+func (s *Server[Tx, S]) lookUp(ctx context.Context, g exclusive.Grant, unknown error, ask func(ctx context.Context) (Fate, error)) error {
+	fate, err := s.AskFate(ctx, ask)
 	switch {
 	case err != nil:
 		return OutcomeUnknown(g, errors.Join(unknown, err))
