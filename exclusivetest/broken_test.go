@@ -3,6 +3,7 @@ package exclusivetest
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -23,9 +24,7 @@ func TestBrokenFakesAreCaught(t *testing.T) {
 		caught string // by this case
 		fake   func(m *Memory) strategy
 	}{
-		{"no lock", "OneWinner", func(m *Memory) strategy {
-			return meddler{m, func(r leaseRow) leaseRow { r.held = false; return r }}
-		}},
+		{"no lock", "OneWinner", func(m *Memory) strategy { return noLock(m) }},
 		{"busy reported as nil", "OneWinner", func(m *Memory) strategy { return busyIsNil{m} }},
 		{"double grant: a clock that is half a lease fast", "TimeBound", func(m *Memory) strategy {
 			return meddler{m, func(r leaseRow) leaseRow { r.held = r.held && time.Until(r.expires) > m.cfg.TTL/2; return r }}
@@ -48,6 +47,42 @@ func TestBrokenFakesAreCaught(t *testing.T) {
 		{"failure keeps the key", "FailureFrees", func(m *Memory) strategy { return keepsOnFailure{m} }},
 		{"release on the caller's context", "CancelFrees", func(m *Memory) strategy { return releasesOnCallers{m} }},
 		{"keys made to fit", "BadKeys", func(m *Memory) strategy { return trimsKeys{m} }},
+
+		{"double grant by Do: a clock that is half a lease fast", "TimeBound", func(m *Memory) strategy {
+			return noLeases{meddler{m, func(r leaseRow) leaseRow { r.held = r.held && time.Until(r.expires) > m.cfg.TTL/2; return r }}}
+		}},
+		{"Expires is half a lease late", "TimeBound", func(m *Memory) strategy {
+			return noLeases{regrants{m, func(g exclusive.Grant) exclusive.Grant { g.Expires = g.Expires.Add(m.cfg.TTL / 2); return g }}}
+		}},
+		{"Expires is half a lease late, by Do alone", "TimeBound", func(m *Memory) strategy {
+			return regrants{m, func(g exclusive.Grant) exclusive.Grant { g.Expires = g.Expires.Add(m.cfg.TTL / 2); return g }}
+		}},
+		{"Expires is not told", "TimeBound", func(m *Memory) strategy {
+			return noLeases{regrants{m, func(g exclusive.Grant) exclusive.Grant { g.Expires = time.Time{}; return g }}}
+		}},
+		{"Expires is not told", "LossIsTold", func(m *Memory) strategy {
+			return noLeases{regrants{m, func(g exclusive.Grant) exclusive.Grant { g.Expires = time.Time{}; return g }}}
+		}},
+		{"a grant without end", "TimeBound", func(m *Memory) strategy {
+			return noLeases{meddler{m, func(r leaseRow) leaseRow { r.expires = r.expires.Add(time.Hour); return r }}}
+		}},
+		{"a grant that is over before anybody can try", "TimeBound", func(m *Memory) strategy {
+			return noLeases{regrants{noLock(m), func(g exclusive.Grant) exclusive.Grant { g.Expires = time.Now(); return g }}}
+		}},
+		{"reused token by Do", "TokensRise", func(m *Memory) strategy {
+			return noLeases{meddler{m, func(r leaseRow) leaseRow { r.token = max(r.token-1, 0); return r }}}
+		}},
+		{"token of the process's own, so that it falls with a takeover", "TokensRise", func(m *Memory) strategy {
+			own := int64(0)
+			return noLeases{regrants{m, func(g exclusive.Grant) exclusive.Grant { own++; g.Token = own; return g }}}
+		}},
+		{"attempts not counted", "TokensRise", func(m *Memory) strategy {
+			return noLeases{regrants{m, func(g exclusive.Grant) exclusive.Grant { g.Attempt = 1; return g }}}
+		}},
+		{"renewal without end by Do", "MaxHold", func(m *Memory) strategy { m.cfg.MaxHold = 0; return noLeases{m} }},
+		{"MaxHold not told to work", "MaxHold", func(m *Memory) strategy { return noLeases{silentLoss{m}} }},
+		{"release by name by Do", "LateRelease", func(m *Memory) strategy { return noLeases{doesByName{m}} }},
+		{"a former holder's Do returns nil", "LateRelease", func(m *Memory) strategy { return noLeases{hidesLoss{m}} }},
 
 		{"no check", "Zombie/acquire/commit", func(m *Memory) strategy { return noCheck{m} }},
 		{"no check", "Zombie/do/check", func(m *Memory) strategy { return noCheck{m} }},
@@ -95,6 +130,39 @@ func TestReferenceIsNotCaught(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestReferenceByDo runs them on the reference without Acquire. What is about
+// leases alone is skipped, and nothing else.
+func TestReferenceByDo(t *testing.T) {
+	leasesAlone := []string{"LateRenew", "AcquireWaits", "AfterRelease"}
+	for _, name := range allNames() {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				err := runNamed(t.Context(), t, name, brokenBackend(func(m *Memory) strategy { return noLeases{m} }))
+				skips := name == "OneAtATime" || name == "OncePerKey" || slices.Contains(leasesAlone, name) ||
+					strings.HasPrefix(name, "Zombie/acquire/") || strings.HasPrefix(name, "LostAnswer/")
+				if skips != errors.As(err, new(skipped)) || !skips && err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// A strategy that has no MaxHold says so, and is not blamed for it.
+func TestNoMaxHold(t *testing.T) {
+	b := memoryBackend()
+	intact := b.New
+	b.New = func(cfg Config) (strategy, error) {
+		if cfg.MaxHold > 0 {
+			return nil, &exclusive.Error{Op: "new", Kind: exclusive.ErrUnsupported}
+		}
+		return intact(cfg)
+	}
+	if err := runNamed(t.Context(), t, "MaxHold", b); !errors.As(err, new(skipped)) {
+		t.Errorf("not skipped: %v", err)
 	}
 }
 
@@ -204,6 +272,50 @@ func (f meddler) TryAcquire(ctx context.Context, key string) (*exclusive.Lease, 
 func (f meddler) Do(ctx context.Context, key string, work exclusive.Work) error {
 	f.meddle(key)
 	return f.Memory.Do(ctx, key, work)
+}
+
+func noLock(m *Memory) strategy {
+	return meddler{m, func(r leaseRow) leaseRow { r.held = false; return r }}
+}
+
+// noLeases hides Acquire: all that is left is Do.
+type noLeases struct{ strategy }
+
+// regrants tells work another grant than it has.
+type regrants struct {
+	strategy
+	change func(exclusive.Grant) exclusive.Grant
+}
+
+func (f regrants) Do(ctx context.Context, key string, work exclusive.Work) error {
+	return f.strategy.Do(ctx, key, func(ctx context.Context, g exclusive.Grant) error { return work(ctx, f.change(g)) })
+}
+
+// doesByName gives back a key that it has lost.
+type doesByName struct{ *Memory }
+
+func (f doesByName) Do(ctx context.Context, key string, work exclusive.Work) error {
+	return f.Memory.Do(ctx, key, func(ctx context.Context, g exclusive.Grant) error {
+		err := work(ctx, g)
+		if ctx.Err() != nil {
+			f.meddle(key)
+		}
+		return err
+	})
+}
+
+func (f doesByName) meddle(key string) {
+	meddler{f.Memory, func(r leaseRow) leaseRow { r.held = false; return r }}.meddle(key)
+}
+
+type hidesLoss struct{ *Memory }
+
+func (f hidesLoss) Do(ctx context.Context, key string, work exclusive.Work) error {
+	err := f.Memory.Do(ctx, key, work)
+	if errors.Is(err, exclusive.ErrLost) {
+		return nil
+	}
+	return err
 }
 
 // boaster promises what it does not keep.

@@ -18,7 +18,8 @@ import (
 type Backend struct {
 	// New opens the strategy as one process would; all processes of a case
 	// share the backend. Close what it opens with t.Cleanup. Fields of cfg
-	// that the strategy does not have are ignored.
+	// that the strategy does not have are ignored; if it has no MaxHold, answer
+	// ErrUnsupported when cfg has one, and the case about it is skipped.
 	New func(cfg Config) (exclusive.Exclusive, error)
 
 	// Key makes a key that nobody has used. nil means random ones; strategies
@@ -28,6 +29,8 @@ type Backend struct {
 
 // Run runs the cases for what a strategy promises, each as a subtest on a
 // backend of its own. What is not promised is skipped, and said.
+//
+// Every strategy is played by its Do, and a Leaser by its leases as well.
 func Run(t *testing.T, setup func(t *testing.T) Backend) {
 	t.Helper()
 	for _, c := range cases {
@@ -49,12 +52,12 @@ var cases = []testCase{
 	{"OneAtATime", exclusive.Promises{OneAtATime: true}, oneAtATime},
 	{"OncePerKey", exclusive.Promises{OncePerKey: true}, oncePerKey},
 	{"HeldWhileRenewed", exclusive.Promises{TimeBound: true}, heldWhileRenewed},
-	{"TimeBound", exclusive.Promises{TimeBound: true}, timeBound},
+	{"TimeBound", exclusive.Promises{TimeBound: true}, byLeaseAndDo(timeBound, timeBoundByDo)},
 	{"LossIsTold", exclusive.Promises{TimeBound: true}, lossIsTold},
-	{"TokensRise", exclusive.Promises{TimeBound: true}, tokensRise},
-	{"LateRelease", exclusive.Promises{TimeBound: true}, lateRelease},
+	{"TokensRise", exclusive.Promises{TimeBound: true}, byLeaseAndDo(tokensRise, tokensRiseByDo)},
+	{"LateRelease", exclusive.Promises{TimeBound: true}, byLeaseAndDo(lateRelease, lateReleaseByDo)},
 	{"LateRenew", exclusive.Promises{TimeBound: true}, lateRenew},
-	{"MaxHold", exclusive.Promises{TimeBound: true}, maxHold},
+	{"MaxHold", exclusive.Promises{TimeBound: true}, byLeaseAndDo(maxHold, maxHoldByDo)},
 	{"AcquireWaits", exclusive.Promises{OneWinner: true}, acquireWaits},
 	{"FailureFrees", exclusive.Promises{}, failureFrees},
 	{"CancelFrees", exclusive.Promises{}, cancelFrees},
@@ -69,7 +72,10 @@ type skipped string
 
 func (s skipped) Error() string { return string(s) }
 
-const noLeaser skipped = "not offered: the strategy is no Leaser"
+const (
+	noLeaser  skipped = "not offered: the strategy is no Leaser"
+	unbounded skipped = "does not apply: time does not bound the grant"
+)
 
 func verdict(t *testing.T, err error) {
 	t.Helper()
@@ -117,6 +123,9 @@ type processes struct {
 
 func (p *processes) open(cfg Config) (exclusive.Exclusive, error) {
 	x, err := p.backend.New(cfg)
+	if cfg.MaxHold > 0 && errors.Is(err, exclusive.ErrUnsupported) {
+		return nil, skipped(fmt.Sprintf("not offered: %v", err))
+	}
 	if err != nil {
 		return nil, fmt.Errorf("open the strategy with %+v: %w", cfg, err)
 	}
@@ -382,6 +391,17 @@ func timeBound(ctx context.Context, p *processes) error {
 	return b.Release(ctx)
 }
 
+// bounded says of a grant that does not end with time why it does not.
+func bounded(x exclusive.Exclusive, g exclusive.Grant) error {
+	switch {
+	case !g.Expires.IsZero():
+		return nil
+	case x.Promises().OneAtATime:
+		return unbounded
+	}
+	return errors.New("the strategy promises TimeBound and not OneAtATime, and Grant.Expires is zero")
+}
+
 // lossIsTold has a lease run out: work's context must say so, and Do must not
 // return nil.
 func lossIsTold(ctx context.Context, p *processes) error {
@@ -391,8 +411,7 @@ func lossIsTold(ctx context.Context, p *processes) error {
 	}
 	var seen error // what work sees; Do's error has other things to say
 	err = x.Do(ctx, p.key, func(wctx context.Context, g exclusive.Grant) error {
-		if g.Expires.IsZero() {
-			seen = skipped("does not apply: time does not bound the grant")
+		if seen = bounded(x, g); seen != nil {
 			return nil
 		}
 		select {
@@ -415,7 +434,7 @@ func tokensRise(ctx context.Context, p *processes) error {
 	if err != nil {
 		return err
 	}
-	var before exclusive.Grant
+	var list grants
 	for i := range 4 {
 		l := ls[1]
 		if i == 2 { // this one is left to run out
@@ -425,25 +444,13 @@ func tokensRise(ctx context.Context, p *processes) error {
 		if err != nil {
 			return err
 		}
-		g := lease.Grant()
-		switch {
-		case g.Token == 0:
-			return skipped("not offered: the strategy has no tokens")
-		case g.Token <= before.Token:
-			return fmt.Errorf("the token goes from %d to %d", before.Token, g.Token)
-		case g.ID == "" || g.ID == before.ID:
-			return fmt.Errorf("the grant's id %q is not its own", g.ID)
-		case g.Key != p.key:
-			return fmt.Errorf("the grant is for %q; %q was asked for", g.Key, p.key)
-		}
-		attempt := 1
+		g, attempt := lease.Grant(), 1
 		if i == 3 {
-			attempt = 2 // grant 2 was not released
+			attempt = 2 // the one before was not released
 		}
-		if g.Attempt != attempt {
-			return fmt.Errorf("grant %d has attempt %d; it should be %d", i, g.Attempt, attempt)
+		if err := list.add(p.key, g, attempt); err != nil {
+			return err
 		}
-		before = g
 		if i == 2 {
 			continue
 		}

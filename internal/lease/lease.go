@@ -61,6 +61,15 @@ func (c Config) Margin() time.Duration {
 	return min(max(c.TTL/10, 2*time.Millisecond), time.Second)
 }
 
+// coarse is by how much a lease may be shorter at the backend than it was asked to
+// be: the clocks of SQLite and Redis are cut to milliseconds, and SQLite's is
+// computed with floats.
+const coarse = time.Millisecond + 10*time.Microsecond
+
+// ends is the earliest moment at which a lease can be over at the backend that
+// was asked for, or extended, at requested.
+func (c Config) ends(requested time.Time) time.Time { return requested.Add(c.TTL - coarse) }
+
 func (c Config) interval() time.Duration { return c.TTL / 3 }
 
 // retry is the pause after a renewal that did not get through: short enough
@@ -187,7 +196,7 @@ func (k *Keeper) Close() {
 // only reference.
 func (h *Held) extend(requested time.Time) {
 	if k := h.keeper; k.cfg.TTL > 0 {
-		h.grant.Expires = requested.Add(k.cfg.TTL)
+		h.grant.Expires = k.cfg.ends(requested)
 		h.renewAt = k.tick(requested)
 	}
 }

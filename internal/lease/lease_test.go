@@ -151,8 +151,27 @@ func TestValidityCountsFromTheRequest(t *testing.T) {
 		h := hold(t, newKeeper(t, s, nil), "a")
 		start := time.Now()
 		time.Sleep(1950 * time.Millisecond) // the first renewal, of 1 s, was answered at 1.9 s
-		if left := h.Grant().Expires.Sub(start); left != 4*time.Second {
+		if left := h.Grant().Expires.Sub(start).Round(10 * time.Millisecond); left != 4*time.Second {
 			t.Errorf("ends %v after the start; want the request's 1 s + 3 s", left)
+		}
+	})
+}
+
+// A backend whose clock is cut to milliseconds lets the next holder in up to a
+// millisecond early: Expires must not be later.
+func TestExpiresOnACoarseClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(999_999 * time.Nanosecond)
+		h := hold(t, newKeeper(t, &store{}, nil), "a")
+		for _, after := range []string{"the request", "a renewal"} {
+			cut := time.Now().Truncate(time.Millisecond).Add(ttl)
+			if e := h.Grant().Expires; e.After(cut) || e.Before(cut.Add(-2*time.Millisecond)) {
+				t.Errorf("after %s it expires %v after the backend's own end", after, e.Sub(cut))
+			}
+			time.Sleep(100 * time.Millisecond)
+			if err := h.Renew(t.Context()); err != nil {
+				t.Fatal(err)
+			}
 		}
 	})
 }

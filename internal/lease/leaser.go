@@ -183,7 +183,7 @@ func (l *Leaser) try(ctx, parent context.Context, key string, waiting bool) (_ *
 	if ttl == 0 { // nothing of it can be over
 		return l.Keeper.Hold(parent, g, requested), nil
 	}
-	g.Expires = requested.Add(ttl)
+	g.Expires = l.Keeper.cfg.ends(requested)
 
 	// The answer was slow, so part of the lease is over, or all of it: hand it
 	// out at full length.
@@ -192,7 +192,7 @@ func (l *Leaser) try(ctx, parent context.Context, key string, waiting bool) (_ *
 			l.Abandon(key, id)
 			return nil, err
 		}
-		g.Expires = requested.Add(ttl)
+		g.Expires = l.Keeper.cfg.ends(requested)
 	}
 	return l.Keeper.Hold(parent, g, requested), nil
 }
