@@ -117,6 +117,9 @@ type Grant struct {
 
 	// Attempt counts, from 1, the grants since the key was last finished in
 	// good order: 2 or more says that an earlier holder failed or vanished.
+	// Not on all strategies: casupdate with a TokenColumn counts all claims of
+	// the row, so that Attempt is the token; casupdate without one, and
+	// rowlock, remember nothing, so that it is always 1.
 	Attempt int
 
 	// Expires is the earliest moment on this machine's clock at which another

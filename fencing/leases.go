@@ -195,9 +195,14 @@ func (b backend[Tx]) Release(ctx context.Context, g exclusive.Grant) error {
 	return b.end(ctx, g, released)
 }
 
-// GiveUp implements lease.GiverUp.
+// GiveUp implements lease.Counter.
 func (b backend[Tx]) GiveUp(ctx context.Context, g exclusive.Grant) error {
 	return b.end(ctx, g, gaveUp)
+}
+
+// Unclaim implements lease.Counter.
+func (b backend[Tx]) Unclaim(ctx context.Context, g exclusive.Grant) error {
+	return b.end(ctx, g, unclaimed)
 }
 
 func (b backend[Tx]) end(ctx context.Context, g exclusive.Grant, how ending) error {

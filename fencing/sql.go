@@ -98,14 +98,16 @@ const leaseColumns = `grant_id, holder, token, attempt, acquired_at, expires_at,
 // clock, so that a clock that goes back does not make a free key held.
 type ending struct {
 	attempts int64 // what the attempts are multiplied with: 0 = in good order
+	never    int64 // how many of them were none after all
 	expires  int64
 }
 
 var (
-	released  = ending{0, 0}
-	gaveUp    = ending{1, 0}
-	committed = ending{0, 1}
-	freed     = ending{1, 2} // by an operator: its holder has lost it
+	released  = ending{0, 0, 0}
+	gaveUp    = ending{1, 0, 0}
+	unclaimed = ending{1, 1, 0} // the acquire's answer was lost
+	committed = ending{0, 0, 1}
+	freed     = ending{1, 0, 2} // by an operator: its holder has lost it
 )
 
 // status is what operators see of a row.

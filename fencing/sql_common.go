@@ -63,7 +63,7 @@ func (c *common) prune(ctx context.Context, r db.Runner, keys [][]byte, age, flo
 }
 
 func (c *common) finish(ctx context.Context, r db.Runner, g exclusive.Grant, how ending) (bool, error) {
-	return strategy.Changed(ctx, r, c.finishQ, how.attempts, how.expires, []byte(g.Key), g.ID)
+	return strategy.Changed(ctx, r, c.finishQ, how.attempts, how.never, how.expires, []byte(g.Key), g.ID)
 }
 
 func (c *common) reread(ctx context.Context, r db.Runner, key string) (leaseRow, bool, error) {

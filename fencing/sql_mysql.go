@@ -33,7 +33,7 @@ func newMySQLFamily(f func(string) string) mysqlFamily {
 			operate:    newOperate(db.MySQL, f),
 			leaseQ:     f(`SELECT {columns} FROM {lease} WHERE lease_key = ?`),
 			lockLeaseQ: f(`SELECT {columns} FROM {lease} WHERE lease_key = ? FOR UPDATE`),
-			finishQ: f(`UPDATE {lease} SET attempt = attempt * ?, expires_at = ?
+			finishQ: f(`UPDATE {lease} SET attempt = attempt * ? - ?, expires_at = ?
 				WHERE lease_key = ? AND grant_id = ? AND attempt > 0 AND expires_at > {now}`),
 			// A locking read sees the present, also in an old snapshot.
 			proveQ: f(`SELECT 1 FROM {lease}
@@ -106,7 +106,7 @@ func newMySQL(n names) dialect {
 			SELECT ?, ?, ?, f.first + 0 * LAST_INSERT_ID(f.first * {pack} + 1), 1, {now}, {now} + ?
 			FROM (SELECT COALESCE(MAX(floor), 0) + 1 AS first FROM {token}) f
 			ON DUPLICATE KEY UPDATE
-				attempt = IF(grant_id = ? OR expires_at > {now}, attempt, attempt + 1),
+				attempt = IF((grant_id = ? AND expires_at > 0) OR expires_at > {now}, attempt, attempt + 1),
 				grant_id = IF((grant_id = ? OR expires_at <= {now}) AND ` + strategy.MySQLWaited + ` < {maxwait}, ?, grant_id),
 				token = IF(grant_id = ?,
 					token + 1 + 0 * LAST_INSERT_ID((token + 1) * {pack} + LEAST(attempt, {pack} - 1)),

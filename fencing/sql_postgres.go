@@ -41,7 +41,7 @@ func newPostgres(n names) dialect {
 				grant_id = EXCLUDED.grant_id,
 				holder = EXCLUDED.holder,
 				token = GREATEST(nextval('{token}'), l.token + 1),
-				attempt = CASE WHEN l.grant_id = EXCLUDED.grant_id THEN l.attempt ELSE l.attempt + 1 END,
+				attempt = CASE WHEN l.grant_id = EXCLUDED.grant_id AND l.expires_at > 0 THEN l.attempt ELSE l.attempt + 1 END,
 				acquired_at = {now},
 				expires_at = {now} + $4::bigint
 			WHERE (l.expires_at <= {now} OR l.grant_id = EXCLUDED.grant_id)
@@ -69,8 +69,8 @@ func newPostgres(n names) dialect {
 			operate:    newOperate(db.Postgres, f),
 			leaseQ:     f(`SELECT {columns} FROM {lease} WHERE lease_key = $1`),
 			lockLeaseQ: f(`SELECT {columns} FROM {lease} WHERE lease_key = $1 FOR UPDATE`),
-			finishQ: f(`UPDATE {lease} SET attempt = attempt * $1, expires_at = $2
-				WHERE lease_key = $3 AND grant_id = $4 AND attempt > 0 AND expires_at > {now}`),
+			finishQ: f(`UPDATE {lease} SET attempt = attempt * $1 - $2, expires_at = $3
+				WHERE lease_key = $4 AND grant_id = $5 AND attempt > 0 AND expires_at > {now}`),
 			proveQ: f(`SELECT 1 FROM {lease}
 				WHERE lease_key = $1 AND grant_id = $2 AND attempt > 0 AND expires_at > {now} FOR UPDATE`),
 			advanceQ: f(`INSERT INTO {lease} AS l (lease_key, grant_id, holder, token, attempt, acquired_at, expires_at)

@@ -28,7 +28,7 @@ func newSQLite(n names) dialect {
 			SELECT ?1, ?2, ?3, COALESCE((SELECT MAX(floor) FROM {token}), 0) + 1, 1, {now}, {now} + ?4
 			WHERE true
 			ON CONFLICT (lease_key) DO UPDATE SET
-				attempt = CASE WHEN l.grant_id = ?2 THEN l.attempt ELSE l.attempt + 1 END,
+				attempt = CASE WHEN l.grant_id = ?2 AND l.expires_at > 0 THEN l.attempt ELSE l.attempt + 1 END,
 				grant_id = ?2,
 				token = l.token + 1,
 				holder = ?3,
@@ -45,8 +45,8 @@ func newSQLite(n names) dialect {
 			operate:    newOperate(db.SQLite, f),
 			leaseQ:     f(`SELECT {columns} FROM {lease} WHERE lease_key = ?1`),
 			lockLeaseQ: f(`UPDATE {lease} SET token = token WHERE lease_key = ?1 RETURNING {columns}`),
-			finishQ: f(`UPDATE {lease} SET attempt = attempt * ?1, expires_at = ?2
-				WHERE lease_key = ?3 AND grant_id = ?4 AND attempt > 0 AND expires_at > {now}`),
+			finishQ: f(`UPDATE {lease} SET attempt = attempt * ?1 - ?2, expires_at = ?3
+				WHERE lease_key = ?4 AND grant_id = ?5 AND attempt > 0 AND expires_at > {now}`),
 			proveQ: f(`UPDATE {lease} SET token = token
 				WHERE lease_key = ?1 AND grant_id = ?2 AND attempt > 0 AND expires_at > {now} RETURNING 1`),
 			advanceQ: f(`INSERT INTO {lease} AS l (lease_key, grant_id, holder, token, attempt, acquired_at, expires_at)

@@ -288,18 +288,30 @@ func (s store) renewPipe(ctx context.Context, grants []exclusive.Grant, eval eva
 const forgetAfter = 10 * 60 * 1000
 
 // Release implements lease.Backend.
-func (s store) Release(ctx context.Context, g exclusive.Grant) error { return s.end(ctx, g, 0) }
+func (s store) Release(ctx context.Context, g exclusive.Grant) error { return s.end(ctx, g, released) }
 
-// GiveUp implements lease.GiverUp.
-func (s store) GiveUp(ctx context.Context, g exclusive.Grant) error { return s.end(ctx, g, 1) }
+// GiveUp implements lease.Counter.
+func (s store) GiveUp(ctx context.Context, g exclusive.Grant) error { return s.end(ctx, g, gaveUp) }
 
-func (s store) end(ctx context.Context, g exclusive.Grant, gaveUp int) error {
+// Unclaim implements lease.Counter.
+func (s store) Unclaim(ctx context.Context, g exclusive.Grant) error {
+	return s.end(ctx, g, unclaimed)
+}
+
+// How a grant ends, as the script release takes it.
+const (
+	released  = iota
+	gaveUp    // the next grant is one more attempt
+	unclaimed // nobody has had it: it was no attempt
+)
+
+func (s store) end(ctx context.Context, g exclusive.Grant, how int) error {
 	n := s.names(g.Key)
 	keep := 0
 	if s.cfg.Tokens != nil {
 		keep = forgetAfter
 	}
-	answer, err := s.run(ctx, releaseScript, nil, []string{n.lease, n.counter, n.waiters}, g.ID, n.channel, keep, gaveUp)
+	answer, err := s.run(ctx, releaseScript, nil, []string{n.lease, n.counter, n.waiters}, g.ID, n.channel, keep, how)
 	if err != nil {
 		return fail(ctx, "release", g.Key, err)
 	}

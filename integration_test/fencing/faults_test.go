@@ -2,12 +2,16 @@ package fencing_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"database/sql/driver"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,6 +21,7 @@ import (
 	"github.com/exclusive-go/exclusive/fencing"
 	"github.com/exclusive-go/exclusive/integration_test/matrix"
 	"github.com/exclusive-go/exclusive/integration_test/proxy"
+	"github.com/exclusive-go/exclusive/internal/db"
 )
 
 // through puts a proxy between a new pool of target and its server.
@@ -468,6 +473,89 @@ func testAcquireWithoutAnswer[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 	p.Intercept(nil)
 	p.Cut()
 	freeWithin(t, rival, "k", 20*time.Second)
+}
+
+// deaf is an adapter that hears no answer to a statement which speaks of a holder
+// with this name.
+type deaf[Tx any] struct {
+	db.DB[Tx]
+	holder string
+	again  func(context.Context) error // sends the last such statement once more
+}
+
+func (d *deaf[Tx]) Exec(ctx context.Context, query string, args ...any) (db.Result, error) {
+	if !slices.Contains(args, any(d.holder)) {
+		return d.DB.Exec(ctx, query, args...)
+	}
+	d.again = func(ctx context.Context) error {
+		_, err := d.DB.Exec(ctx, query, args...)
+		return err
+	}
+	return db.Result{}, cmp.Or(d.again(ctx), driver.ErrBadConn)
+}
+
+func (d *deaf[Tx]) Query(ctx context.Context, query string, args []any, each func(db.Scan) error) error {
+	if !slices.Contains(args, any(d.holder)) {
+		return d.DB.Query(ctx, query, args, each)
+	}
+	d.again = func(ctx context.Context) error {
+		return d.DB.Query(ctx, query, args, func(db.Scan) error { return nil })
+	}
+	return cmp.Or(d.again(ctx), driver.ErrBadConn)
+}
+
+// An acquire whose answer is lost for good was no attempt: the next holder is told
+// of the one that vanished before it, and of nobody if there was none.
+func TestAbandonedAcquireIsNoAttempt(t *testing.T) {
+	matrix.Drivers(t, testAbandonedAcquireIsNoAttempt, testAbandonedAcquireIsNoAttempt)
+}
+
+func testAbandonedAcquireIsNoAttempt[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	setUp(t, target)
+	const lost = "hears nothing"
+	adapter := &deaf[Tx]{DB: target.DB, holder: lost}
+	x, err := fencing.New[Tx](adapter, fencing.Config{Holder: lost})
+	must(t, "New", err)
+	t.Cleanup(func() { must(t, "close", x.Close()) })
+	next := newLeases(t, target, fencing.Config{})
+	for key, attempt := range map[string]int{"fresh": 1, "fresh, late": 1, "in good order": 1, "vanished": 2, "vanished, late": 2, "failed": 2} {
+		switch key {
+		case "in good order":
+			must(t, "do", next.Do(t.Context(), key, nothing))
+		case "failed":
+			_ = next.Do(t.Context(), key, func(context.Context, exclusive.Grant) error { return context.Canceled })
+		case "vanished", "vanished, late":
+			gone := newLeases(t, target, fencing.Config{TTL: 300 * time.Millisecond, NoRenew: true})
+			lease, err := gone.TryAcquire(t.Context(), key)
+			must(t, "acquire", err)
+			<-lease.Context().Done()
+			for held := true; held; { // a moment longer on the server's clock
+				keys, err := next.List(t.Context(), fencing.Filter{Held: true})
+				must(t, "list", err)
+				held = len(keys) > 0
+			}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		_, err := x.TryAcquire(ctx, key)
+		wantErr(t, "acquire without an answer", err, exclusive.ErrUnavailable, driver.ErrBadConn)
+		if strings.HasSuffix(key, "late") {
+			// The statement arrives once more after the key was given back.
+			for target.Int(t, "SELECT expires_at FROM exclusive_lease WHERE lease_key = ?", []byte(key)) > 0 {
+				runtime.Gosched()
+			}
+			must(t, "late acquire", adapter.again(ctx))
+			if held := target.Int(t, "SELECT expires_at FROM exclusive_lease WHERE lease_key = ?", []byte(key)); held == 0 {
+				t.Errorf("%s: the late acquire has not taken the key", key)
+			}
+		}
+		lease, err := next.Acquire(ctx, key)
+		must(t, "acquire after it", err)
+		if g := lease.Grant(); g.Attempt != attempt {
+			t.Errorf("%s: %+v, want attempt %d", key, g, attempt)
+		}
+		must(t, "release", lease.Release(ctx))
+		cancel()
+	}
 }
 
 // A release whose answer is lost is no loss, although a rival has the key by the

@@ -96,13 +96,21 @@ func TestLostAnswersForGood(t *testing.T) {
 		}
 		return proxy.Pass
 	})
-	_, err := x.TryAcquire(ctx, "k")
-	wantErr(t, "acquire", err, exclusive.ErrUnavailable)
-	wctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	lease, err := other.Acquire(wctx, "k")
-	must(t, "acquire by another, long before the TTL", err)
-	must(t, "release", lease.Release(ctx))
+	gone := newLeases(t, plain, redisbackend.Config{Prefix: prefix, TTL: 300 * time.Millisecond, NoRenew: true})
+	<-acquire(t, gone, "vanished").Context().Done()
+	for plain.Exists(ctx, prefix+"{vanished}:lease").Val() > 0 { // a moment longer on the server's clock
+		runtime.Gosched()
+	}
+	for key, attempt := range map[string]int{"fresh": 1, "vanished": 2} {
+		_, err := x.TryAcquire(ctx, key)
+		wantErr(t, "acquire", err, exclusive.ErrUnavailable)
+		// By another, long before the TTL. It was no attempt.
+		lease := acquire(t, other, key)
+		if g := lease.Grant(); g.Attempt != attempt || g.Token != int64(attempt)+1 {
+			t.Errorf("%s: %+v, want attempt %d", key, g, attempt)
+		}
+		must(t, "release", lease.Release(ctx))
+	}
 }
 
 func TestLostAnswerOfRelease(t *testing.T) {

@@ -47,7 +47,7 @@ func NewLeaser(cfg Config, wait time.Duration, store Store) *Leaser {
 // Do implements exclusive.Exclusive.
 func (l *Leaser) Do(ctx context.Context, key string, work exclusive.Work) error {
 	giveUp := l.store.Release
-	if s, ok := l.store.(GiverUp); ok {
+	if s, ok := l.store.(Counter); ok {
 		giveUp = s.GiveUp
 	}
 	return run.Do(ctx, l.Keeper.cfg.Observed, key, work, func(ctx context.Context) (*run.Claim, error) {
@@ -225,6 +225,10 @@ func (l *Leaser) topUp(ctx context.Context, g exclusive.Grant) (requested time.T
 // answer was lost: otherwise the key would be held by nobody until the lease
 // runs out. It does so twice: the acquire may reach the server late.
 func (l *Leaser) Abandon(key, id string) {
+	giveBack := l.store.Release
+	if s, ok := l.store.(Counter); ok {
+		giveBack = s.Unclaim
+	}
 	l.Keeper.Go(func() {
 		for again := range 2 {
 			if again > 0 {
@@ -234,7 +238,7 @@ func (l *Leaser) Abandon(key, id string) {
 				}
 			}
 			ctx, cancel := context.WithTimeout(context.Background(), run.EndWait)
-			_ = l.store.Release(ctx, exclusive.Grant{Key: key, ID: id})
+			_ = giveBack(ctx, exclusive.Grant{Key: key, ID: id})
 			cancel()
 		}
 	})
@@ -244,10 +248,13 @@ func (l *Leaser) Abandon(key, id string) {
 // see strategy.MaxWaited.
 const lateAcquire = 1500 * time.Millisecond
 
-// GiverUp is a Store whose keys remember that a holder gave up.
-type GiverUp interface {
+// Counter is a Store whose keys count the attempts since one ended in good order.
+type Counter interface {
 	// GiveUp is Release after a failure: the next grant is one more attempt.
 	GiveUp(ctx context.Context, g exclusive.Grant) error
+	// Unclaim is Release of a grant that nobody has had: it was no attempt, and
+	// the ones before it still count.
+	Unclaim(ctx context.Context, g exclusive.Grant) error
 }
 
 // Waker is a Store that is told when a key was freed by another process.

@@ -4,7 +4,8 @@
 --
 -- KEYS  lease, counter, waiters
 -- ARGV  grant id; channel; how long in ms to keep the counter, 0 = for ever;
---       1 = the holder gave up, so that the next grant is one more attempt
+--       0 = in good order; 1 = the holder gave up, so that the next grant is
+--       one more attempt; 2 = nobody has had it, so that it was no attempt
 local lease, counter, waiters = KEYS[1], KEYS[2], KEYS[3]
 local id, channel, keep = ARGV[1], ARGV[2], tonumber(ARGV[3])
 
@@ -19,8 +20,10 @@ end
 -- comes before DEL, for the same reason as in acquire: what fails here leaves
 -- the lease as it was.
 redis.call('HSET', counter, 'done', id)
-if ARGV[4] ~= '1' then
+if ARGV[4] == '0' then
   redis.call('HSET', counter, 'attempt', 0)
+elseif ARGV[4] == '2' and tonumber(redis.call('HGET', counter, 'attempt') or 0) > 0 then
+  redis.call('HINCRBY', counter, 'attempt', -1)
 end
 if keep > 0 then
   redis.call('PEXPIRE', counter, keep)
