@@ -13,8 +13,8 @@ import (
 	"github.com/exclusive-go/exclusive/internal/story"
 )
 
-// strategy shortens what the fakes are.
-type strategy = exclusive.Transactional[*MemoryTx]
+// fake shortens what the fakes are.
+type fake = exclusive.Transactional[*MemoryTx]
 
 // TestBrokenFakesAreCaught runs the suite on strategies that have one flaw each
 // and expects the named case to fail. It runs in bubbles, so it takes no time.
@@ -22,90 +22,92 @@ func TestBrokenFakesAreCaught(t *testing.T) {
 	for _, f := range []struct {
 		flaw   string
 		caught string // by this case
-		fake   func(m *Memory) strategy
+		fake   func(m *Memory) fake
 	}{
-		{"no lock", "OneWinner", func(m *Memory) strategy { return noLock(m) }},
-		{"busy reported as nil", "OneWinner", func(m *Memory) strategy { return busyIsNil{m} }},
-		{"double grant: a clock that is half a lease fast", "TimeBound", func(m *Memory) strategy {
+		{"no lock", "OneWinner", func(m *Memory) fake { return noLock(m) }},
+		{"busy reported as nil", "OneWinner", func(m *Memory) fake { return busyIsNil{m} }},
+		{"double grant: a clock that is half a lease fast", "TimeBound", func(m *Memory) fake {
 			return meddler{m, func(r leaseRow) leaseRow { r.held = r.held && time.Until(r.expires) > m.cfg.TTL/2; return r }}
 		}},
-		{"a lease that calls itself a lock", "OneAtATime", func(m *Memory) strategy {
+		{"a lease that calls itself a lock", "OneAtATime", func(m *Memory) fake {
 			return boaster{m, exclusive.Promises{OneAtATime: true}}
 		}},
-		{"done work runs again", "OncePerKey", func(m *Memory) strategy {
+		{"done work runs again", "OncePerKey", func(m *Memory) fake {
 			return boaster{m, exclusive.Promises{OncePerKey: true}}
 		}},
-		{"forgotten renewal", "HeldWhileRenewed", func(m *Memory) strategy { m.cfg.NoRenew = true; return m }},
-		{"renewal without end", "MaxHold", func(m *Memory) strategy { m.cfg.MaxHold = 0; return m }},
-		{"loss not told", "LossIsTold", func(m *Memory) strategy { return silentLoss{m} }},
-		{"reused token", "TokensRise", func(m *Memory) strategy {
+		{"forgotten renewal", "HeldWhileRenewed", func(m *Memory) fake { m.cfg.NoRenew = true; return m }},
+		{"renewal without end", "MaxHold", func(m *Memory) fake { m.cfg.MaxHold = 0; return m }},
+		{"loss not told", "LossIsTold", func(m *Memory) fake { return silentLoss{m} }},
+		{"reused token", "TokensRise", func(m *Memory) fake {
 			return meddler{m, func(r leaseRow) leaseRow { r.token = max(r.token-1, 0); return r }}
 		}},
-		{"release by name", "LateRelease", func(m *Memory) strategy { return byName{m} }},
-		{"renewal that re-creates a lost lease", "LateRenew", func(m *Memory) strategy { return recreates{m} }},
-		{"a wait that ends reported as busy", "AcquireWaits", func(m *Memory) strategy { return waitIsBusy{m} }},
-		{"failure keeps the key", "FailureFrees", func(m *Memory) strategy { return keepsOnFailure{m} }},
-		{"release on the caller's context", "CancelFrees", func(m *Memory) strategy { return releasesOnCallers{m} }},
-		{"keys made to fit", "BadKeys", func(m *Memory) strategy { return trimsKeys{m} }},
+		{"release by name", "LateRelease", func(m *Memory) fake { return byName{m} }},
+		{"renewal that re-creates a lost lease", "LateRenew", func(m *Memory) fake { return recreates{m} }},
+		{"a wait that ends reported as busy", "AcquireWaits", func(m *Memory) fake { return waitIsBusy{m} }},
+		{"failure keeps the key", "FailureFrees", func(m *Memory) fake { return keepsOnFailure{m} }},
+		{"release on the caller's context", "CancelFrees", func(m *Memory) fake { return releasesOnCallers{m} }},
+		{"keys made to fit", "BadKeys", func(m *Memory) fake { return trimsKeys{m} }},
 
-		{"double grant by Do: a clock that is half a lease fast", "TimeBound", func(m *Memory) strategy {
+		{"double grant by Do: a clock that is half a lease fast", "TimeBound", func(m *Memory) fake {
 			return noLeases{meddler{m, func(r leaseRow) leaseRow { r.held = r.held && time.Until(r.expires) > m.cfg.TTL/2; return r }}}
 		}},
-		{"Expires is half a lease late", "TimeBound", func(m *Memory) strategy {
+		{"Expires is half a lease late", "TimeBound", func(m *Memory) fake {
 			return noLeases{regrants{m, func(g exclusive.Grant) exclusive.Grant { g.Expires = g.Expires.Add(m.cfg.TTL / 2); return g }}}
 		}},
-		{"Expires is half a lease late, by Do alone", "TimeBound", func(m *Memory) strategy {
+		{"Expires is half a lease late, by Do alone", "TimeBound", func(m *Memory) fake {
 			return regrants{m, func(g exclusive.Grant) exclusive.Grant { g.Expires = g.Expires.Add(m.cfg.TTL / 2); return g }}
 		}},
-		{"Expires is not told", "TimeBound", func(m *Memory) strategy {
+		{"Expires is not told", "TimeBound", func(m *Memory) fake {
 			return noLeases{regrants{m, func(g exclusive.Grant) exclusive.Grant { g.Expires = time.Time{}; return g }}}
 		}},
-		{"Expires is not told", "LossIsTold", func(m *Memory) strategy {
+		{"Expires is not told", "LossIsTold", func(m *Memory) fake {
 			return noLeases{regrants{m, func(g exclusive.Grant) exclusive.Grant { g.Expires = time.Time{}; return g }}}
 		}},
-		{"a grant without end", "TimeBound", func(m *Memory) strategy {
+		{"a grant without end", "TimeBound", func(m *Memory) fake {
 			return noLeases{meddler{m, func(r leaseRow) leaseRow { r.expires = r.expires.Add(time.Hour); return r }}}
 		}},
-		{"a grant that is over before anybody can try", "TimeBound", func(m *Memory) strategy {
+		{"a grant that is over before anybody can try", "TimeBound", func(m *Memory) fake {
 			return noLeases{regrants{noLock(m), func(g exclusive.Grant) exclusive.Grant { g.Expires = time.Now(); return g }}}
 		}},
-		{"reused token by Do", "TokensRise", func(m *Memory) strategy {
+		{"reused token by Do", "TokensRise", func(m *Memory) fake {
 			return noLeases{meddler{m, func(r leaseRow) leaseRow { r.token = max(r.token-1, 0); return r }}}
 		}},
-		{"token of the process's own, so that it falls with a takeover", "TokensRise", func(m *Memory) strategy {
+		{"token of the process's own, so that it falls with a takeover", "TokensRise", func(m *Memory) fake {
 			own := int64(0)
 			return noLeases{regrants{m, func(g exclusive.Grant) exclusive.Grant { own++; g.Token = own; return g }}}
 		}},
-		{"attempts not counted", "TokensRise", func(m *Memory) strategy {
+		{"attempts not counted", "TokensRise", func(m *Memory) fake {
 			return noLeases{regrants{m, func(g exclusive.Grant) exclusive.Grant { g.Attempt = 1; return g }}}
 		}},
-		{"renewal without end by Do", "MaxHold", func(m *Memory) strategy { m.cfg.MaxHold = 0; return noLeases{m} }},
-		{"MaxHold not told to work", "MaxHold", func(m *Memory) strategy { return noLeases{silentLoss{m}} }},
-		{"release by name by Do", "LateRelease", func(m *Memory) strategy { return noLeases{doesByName{m}} }},
-		{"a former holder's Do returns nil", "LateRelease", func(m *Memory) strategy { return noLeases{hidesLoss{m}} }},
+		{"renewal without end by Do", "MaxHold", func(m *Memory) fake { m.cfg.MaxHold = 0; return noLeases{m} }},
+		{"MaxHold not told to work", "MaxHold", func(m *Memory) fake { return noLeases{silentLoss{m}} }},
+		{"release by name by Do", "LateRelease", func(m *Memory) fake { return noLeases{doesByName{m}} }},
+		{"a former holder's Do returns nil", "LateRelease", func(m *Memory) fake { return noLeases{hidesLoss{m}} }},
 
-		{"no check", "Zombie/acquire/commit", func(m *Memory) strategy { return noCheck{m} }},
-		{"no check", "Zombie/do/check", func(m *Memory) strategy { return noCheck{m} }},
-		{"check apart from write", "CheckThenWrite/commit", func(m *Memory) strategy { return checksApart{m} }},
-		{"check apart from write", "CheckThenWrite/check", func(m *Memory) strategy { return checksApart{m} }},
-		{"equal token of another grant accepted", "EqualTokenOfAnother", func(m *Memory) strategy { return tokenOnly{m} }},
-		{"equal token of another grant accepted", "IssuerRestored/check", func(m *Memory) strategy { return tokenOnly{m} }},
-		{"mark never raised", "DestinationRestored/check", func(m *Memory) strategy { return markOnce{m} }},
-		{"lost rollback", "CommitFailureLeavesNothing", func(m *Memory) strategy { return losesRollback{m} }},
-		{"done without write", "InTx", func(m *Memory) strategy { return forgetsWrite{m} }},
-		{"commit that keeps the grant", "InTx", func(m *Memory) strategy { return keepsGrant{m} }},
-		{"second commit reported as a loss", "InTx", func(m *Memory) strategy { return renames{m, exclusive.ErrInvalid, exclusive.ErrLost} }},
-		{"work's Commit not waited for", "CommitLeftBehind", func(m *Memory) strategy { return leavesCommit{m} }},
-		{"failure of work's Commit overlooked", "CommitLeftBehind", func(m *Memory) strategy { return looksAway{m} }},
-		{"former grant reported as a mistake", "AfterDo", func(m *Memory) strategy { return renames{m, exclusive.ErrLost, exclusive.ErrInvalid} }},
-		{"former grant reported as a mistake", "AfterRelease", func(m *Memory) strategy { return renames{m, exclusive.ErrLost, exclusive.ErrInvalid} }},
-		{"former grant good until the next", "AfterDo", func(m *Memory) strategy { return markKeeper{goesBack{m}} }},
-		{"former grant good until the next", "AfterRelease", func(m *Memory) strategy { return markKeeper{goesBack{m}} }},
-		{"check that finishes the grant", "CheckTwice", func(m *Memory) strategy { return checkFinishes{m} }},
-		{"refused from the next write only", "RefusesStale", func(m *Memory) strategy { return tokenOnly{m} }},
-		{"operation id ignored", "LostAnswer/guarded", func(m *Memory) strategy { return appliesAgain{m} }},
-		{"payload not compared", "LostAnswer/guarded", func(m *Memory) strategy { return anyPayload{m} }},
-		{"operation id recorded before it is applied", "LostAnswer/guarded", func(m *Memory) strategy { return recordsFirst{m} }},
+		{"no check", "Zombie/acquire/commit", func(m *Memory) fake { return noCheck{m} }},
+		{"no check", "Zombie/do/check", func(m *Memory) fake { return noCheck{m} }},
+		{"check apart from write", "CheckThenWrite/commit", func(m *Memory) fake { return checksApart{m} }},
+		{"check apart from write", "CheckThenWrite/check", func(m *Memory) fake { return checksApart{m} }},
+		{"equal token of another grant accepted", "EqualTokenOfAnother", func(m *Memory) fake { return tokenOnly{m} }},
+		{"equal token of another grant accepted", "IssuerRestored/check", func(m *Memory) fake { return tokenOnly{m} }},
+		{"mark never raised", "DestinationRestored/check", func(m *Memory) fake { return markOnce{m} }},
+		{"lost rollback", "CommitFailureLeavesNothing", func(m *Memory) fake { return losesRollback{m} }},
+		{"done without write", "InTx", func(m *Memory) fake { return forgetsWrite{m} }},
+		{"commit that keeps the grant", "InTx", func(m *Memory) fake { return keepsGrant{m} }},
+		{"second commit reported as a loss", "InTx", func(m *Memory) fake { return renames{m, exclusive.ErrInvalid, exclusive.ErrLost} }},
+		{"work's Commit not waited for", "CommitLeftBehind", func(m *Memory) fake { return leavesCommit{m} }},
+		{"failure of work's Commit overlooked", "CommitLeftBehind", func(m *Memory) fake { return looksAway{m} }},
+		{"apply not looked at", "NilApply", func(m *Memory) fake { return callsApply{m} }},
+		{"nothing committed when apply is nil", "NilApply", func(m *Memory) fake { return forgivesNil{m} }},
+		{"former grant reported as a mistake", "AfterDo", func(m *Memory) fake { return renames{m, exclusive.ErrLost, exclusive.ErrInvalid} }},
+		{"former grant reported as a mistake", "AfterRelease", func(m *Memory) fake { return renames{m, exclusive.ErrLost, exclusive.ErrInvalid} }},
+		{"former grant good until the next", "AfterDo", func(m *Memory) fake { return markKeeper{goesBack{m}} }},
+		{"former grant good until the next", "AfterRelease", func(m *Memory) fake { return markKeeper{goesBack{m}} }},
+		{"check that finishes the grant", "CheckTwice", func(m *Memory) fake { return checkFinishes{m} }},
+		{"refused from the next write only", "RefusesStale", func(m *Memory) fake { return tokenOnly{m} }},
+		{"operation id ignored", "LostAnswer/guarded", func(m *Memory) fake { return appliesAgain{m} }},
+		{"payload not compared", "LostAnswer/guarded", func(m *Memory) fake { return anyPayload{m} }},
+		{"operation id recorded before it is applied", "LostAnswer/guarded", func(m *Memory) fake { return recordsFirst{m} }},
 	} {
 		t.Run(f.flaw+"/"+f.caught, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -140,7 +142,7 @@ func TestReferenceByDo(t *testing.T) {
 	for _, name := range allNames() {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				err := runNamed(t.Context(), t, name, brokenBackend(func(m *Memory) strategy { return noLeases{m} }))
+				err := runNamed(t.Context(), t, name, brokenBackend(func(m *Memory) fake { return noLeases{m} }))
 				skips := name == "OneAtATime" || name == "OncePerKey" || slices.Contains(leasesAlone, name) ||
 					strings.HasPrefix(name, "Zombie/acquire/") || strings.HasPrefix(name, "LostAnswer/")
 				if skips != errors.As(err, new(skipped)) || !skips && err != nil {
@@ -155,7 +157,7 @@ func TestReferenceByDo(t *testing.T) {
 func TestNoMaxHold(t *testing.T) {
 	b := memoryBackend()
 	intact := b.New
-	b.New = func(cfg Config) (strategy, error) {
+	b.New = func(cfg Config) (fake, error) {
 		if cfg.MaxHold > 0 {
 			return nil, &exclusive.Error{Op: "new", Kind: exclusive.ErrUnsupported}
 		}
@@ -191,15 +193,15 @@ func TestTwinNeedsDamage(t *testing.T) {
 	}
 }
 
-func brokenBackend(fake func(*Memory) strategy) TxBackend[*MemoryTx] {
+func brokenBackend(broken func(*Memory) fake) TxBackend[*MemoryTx] {
 	b := memoryBackend()
 	intact := b.New
-	b.New = func(cfg Config) (strategy, error) {
+	b.New = func(cfg Config) (fake, error) {
 		x, err := intact(cfg)
 		if err != nil {
 			return nil, err
 		}
-		return fake(x.(*Memory)), nil
+		return broken(x.(*Memory)), nil
 	}
 	return b
 }
@@ -274,21 +276,21 @@ func (f meddler) Do(ctx context.Context, key string, work exclusive.Work) error 
 	return f.Memory.Do(ctx, key, work)
 }
 
-func noLock(m *Memory) strategy {
+func noLock(m *Memory) fake {
 	return meddler{m, func(r leaseRow) leaseRow { r.held = false; return r }}
 }
 
 // noLeases hides Acquire: all that is left is Do.
-type noLeases struct{ strategy }
+type noLeases struct{ fake }
 
 // regrants tells work another grant than it has.
 type regrants struct {
-	strategy
+	fake
 	change func(exclusive.Grant) exclusive.Grant
 }
 
 func (f regrants) Do(ctx context.Context, key string, work exclusive.Work) error {
-	return f.strategy.Do(ctx, key, func(ctx context.Context, g exclusive.Grant) error { return work(ctx, f.change(g)) })
+	return f.fake.Do(ctx, key, func(ctx context.Context, g exclusive.Grant) error { return work(ctx, f.change(g)) })
 }
 
 // doesByName gives back a key that it has lost.
@@ -554,6 +556,22 @@ type looksAway struct{ *Memory }
 
 func (f looksAway) Commit(ctx context.Context, g exclusive.Grant, apply func(context.Context, *MemoryTx) error) error {
 	return f.commit(ctx, g, apply)
+}
+
+type callsApply struct{ *Memory }
+
+func (f callsApply) Commit(ctx context.Context, g exclusive.Grant, apply func(context.Context, *MemoryTx) error) error {
+	return f.Memory.Commit(ctx, g, func(ctx context.Context, tx *MemoryTx) error { return apply(ctx, tx) })
+}
+
+// forgivesNil finishes the grant and writes nothing.
+type forgivesNil struct{ *Memory }
+
+func (f forgivesNil) Commit(ctx context.Context, g exclusive.Grant, apply func(context.Context, *MemoryTx) error) error {
+	if apply == nil {
+		apply = func(context.Context, *MemoryTx) error { return nil }
+	}
+	return f.Memory.Commit(ctx, g, apply)
 }
 
 // renames tells one refusal as another.

@@ -12,6 +12,7 @@ import (
 	"github.com/exclusive-go/exclusive"
 	"github.com/exclusive-go/exclusive/internal/db"
 	"github.com/exclusive-go/exclusive/internal/run"
+	"github.com/exclusive-go/exclusive/internal/strategy"
 )
 
 // Config is what a case of the suite asks of a strategy. The fields mean what
@@ -24,26 +25,24 @@ type Config struct {
 	Holder  string        // a name for people
 }
 
+// These are the limits and the default of the strategies.
 const (
 	defaultTTL = 30 * time.Second
-	minTTL     = time.Millisecond
+	minTTL     = 10 * time.Millisecond
+	maxTTL     = 31 * 24 * time.Hour
 )
 
-func (c Config) check() error {
-	var errs []error
-	if c.TTL < minTTL {
-		errs = append(errs, fmt.Errorf("a TTL of %v is too short; at least %v is needed", c.TTL, minTTL))
-	}
-	if c.Wait < 0 {
-		errs = append(errs, fmt.Errorf("a Wait of %v is negative", c.Wait))
-	}
-	if c.MaxHold < 0 {
-		errs = append(errs, fmt.Errorf("a MaxHold of %v is negative", c.MaxHold))
-	}
-	if len(errs) == 0 {
-		return nil
-	}
-	return &exclusive.Error{Op: "new", Kind: exclusive.ErrInvalid, Err: errors.Join(errs...)}
+// complete fills in the defaults and reports all that is wrong.
+func (c Config) complete() (Config, error) {
+	c.TTL = strategy.Default(c.TTL, defaultTTL)
+	holder, err := strategy.Holder(c.Holder)
+	c.Holder = holder
+	return c, strategy.InvalidConfig("memory",
+		err,
+		strategy.Between("TTL", c.TTL, minTTL, maxTTL),
+		strategy.NotNegative("Wait", c.Wait),
+		strategy.NotNegative("MaxHold", c.MaxHold),
+	)
 }
 
 // Memory is the reference: leases with rising tokens, proven in the
@@ -67,12 +66,10 @@ var (
 // same MemoryDB are several processes on the same database.
 func NewMemory(d *MemoryDB, cfg Config) (*Memory, error) {
 	if d == nil {
-		return nil, &exclusive.Error{Op: "new", Kind: exclusive.ErrInvalid, Hint: "the MemoryDB is nil"}
+		return nil, strategy.InvalidConfig("memory", errors.New("the MemoryDB is nil"))
 	}
-	if cfg.TTL == 0 {
-		cfg.TTL = defaultTTL
-	}
-	if err := cfg.check(); err != nil {
+	cfg, err := cfg.complete()
+	if err != nil {
 		return nil, err
 	}
 	return &Memory{db: d, cfg: cfg}, nil
@@ -237,6 +234,9 @@ func (r leaseRow) who() *exclusive.Holder {
 // Revoke takes the key from its holder, as an operator would: its writes are
 // refused from now on, and it learns with its next renewal.
 func (m *Memory) Revoke(ctx context.Context, key string) error {
+	if err := exclusive.ValidateKey("revoke", key); err != nil {
+		return err
+	}
 	r := row{leases, key}
 	return m.db.update(ctx, "revoke", r, func() error {
 		now := get[leaseRow](m.db.rows, r)
@@ -255,11 +255,8 @@ func (m *Memory) check(ctx context.Context, op string, tx *MemoryTx, g exclusive
 	fail := func(kind error, hint string) error {
 		return &exclusive.Error{Op: op, Key: g.Key, Kind: kind, Hint: hint}
 	}
-	if err := exclusive.ValidateKey(op, g.Key); err != nil {
+	if err := strategy.ValidGrant(op, g); err != nil {
 		return err
-	}
-	if g.ID == "" || g.Token <= 0 {
-		return fail(exclusive.ErrInvalid, "this is no grant of this strategy")
 	}
 	if tx == nil || tx.db != m.db {
 		return &exclusive.Error{Op: op, Key: g.Key, Kind: exclusive.ErrInvalid, Err: errForeignTx}
@@ -293,6 +290,9 @@ func (m *Memory) check(ctx context.Context, op string, tx *MemoryTx, g exclusive
 
 // Commit implements exclusive.Transactional.
 func (m *Memory) Commit(ctx context.Context, g exclusive.Grant, apply func(ctx context.Context, tx *MemoryTx) error) (err error) {
+	if err := strategy.ValidCommit(g, apply); err != nil {
+		return err
+	}
 	if l := m.find(g); l != nil {
 		if err := l.commits.Begin(g); err != nil {
 			return err
@@ -340,6 +340,9 @@ func (m *Memory) Once(ctx context.Context, tx *MemoryTx, opID string, payload []
 	}
 	if tx == nil || tx.db != m.db {
 		return nil, &exclusive.Error{Op: "once", Key: opID, Kind: exclusive.ErrInvalid, Err: errForeignTx}
+	}
+	if apply == nil {
+		return nil, &exclusive.Error{Op: "once", Key: opID, Kind: exclusive.ErrInvalid, Hint: "apply is nil"}
 	}
 	r, hash := row{operations, opID}, sha256.Sum256(payload)
 	if err := tx.lock(ctx, r); err != nil {

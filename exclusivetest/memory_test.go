@@ -3,12 +3,14 @@ package exclusivetest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/exclusive-go/exclusive"
+	"github.com/exclusive-go/exclusive/fencing"
 )
 
 // memoryBackend is the reference on a database of its own.
@@ -53,6 +55,20 @@ func wantErr(t *testing.T, what string, err, target error) {
 func TestMemoryConfig(t *testing.T) {
 	_, err := NewMemory(NewMemoryDB(), Config{TTL: -1, Wait: -1, MaxHold: -1})
 	wantErr(t, "a bad configuration", err, exclusive.ErrInvalid)
+	for _, ttl := range []time.Duration{fencing.MinTTL - 1, fencing.MaxTTL + 1} {
+		_, err = NewMemory(NewMemoryDB(), Config{TTL: ttl})
+		wantErr(t, fmt.Sprintf("a TTL of %v, as fencing has it,", ttl), err, exclusive.ErrInvalid)
+	}
+	for _, ttl := range []time.Duration{fencing.MinTTL, fencing.MaxTTL} {
+		if _, err = NewMemory(NewMemoryDB(), Config{TTL: ttl}); err != nil {
+			t.Errorf("a TTL of %v: %v", ttl, err)
+		}
+	}
+	if defaultTTL != fencing.DefaultTTL {
+		t.Errorf("the default TTL is %v, and fencing's is %v", defaultTTL, fencing.DefaultTTL)
+	}
+	_, err = NewMemory(NewMemoryDB(), Config{Holder: "a\x00b"})
+	wantErr(t, "a holder that no database takes", err, exclusive.ErrInvalid)
 	_, err = NewMemory(nil, Config{})
 	wantErr(t, "no database", err, exclusive.ErrInvalid)
 }
@@ -255,5 +271,8 @@ func TestMemoryRefusesWhatIsNotIts(t *testing.T) {
 		wantErr(t, "Once without a transaction", err, exclusive.ErrInvalid)
 		_, err = m.Once(ctx, d.Begin(ctx), "", nil, nil)
 		wantErr(t, "Once without an id", err, exclusive.ErrInvalid)
+		_, err = m.Once(ctx, d.Begin(ctx), "op", nil, nil)
+		wantErr(t, "Once without apply", err, exclusive.ErrInvalid)
+		wantErr(t, "Revoke without a key", m.Revoke(ctx, ""), exclusive.ErrInvalid)
 	})
 }

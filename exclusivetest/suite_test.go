@@ -89,9 +89,9 @@ func memoryOnceRig(t *testing.T) OnceRig {
 // Tokens that went back must be refused until they have caught up. That is
 // right, and the story says so.
 func TestIssuerCatchesUp(t *testing.T) {
-	for name, fake := range map[string]func(*Memory) strategy{
-		"by itself":  func(m *Memory) strategy { return goesBack{m} },
-		"by Advance": func(m *Memory) strategy { return advances{goesBack{m}} },
+	for name, fake := range map[string]func(*Memory) fake{
+		"by itself":  func(m *Memory) fake { return goesBack{m} },
+		"by Advance": func(m *Memory) fake { return advances{goesBack{m}} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -136,7 +136,7 @@ func TestBlanksAreSkipped(t *testing.T) {
 	held := map[string]bool{}
 	var mu sync.Mutex
 	b := memoryBackend()
-	b.New = func(Config) (strategy, error) { return mutex{held: held, mu: &mu}, nil }
+	b.New = func(Config) (fake, error) { return mutex{held: held, mu: &mu}, nil }
 	b.BackUpIssuer, b.BackUpDestination = nil, nil
 	ran := map[string]bool{
 		"OneWinner": true, "OneAtATime": true, "HeldWhileRenewed": true,
@@ -165,7 +165,7 @@ func TestOnceOnly(t *testing.T) {
 				held := map[string]bool{}
 				var mu sync.Mutex
 				b := memoryBackend()
-				b.New = func(Config) (strategy, error) {
+				b.New = func(Config) (fake, error) {
 					return onceOnly{mutex{held: held, mu: &mu}}, nil
 				}
 				if err := runNamed(t.Context(), t, name, b); err != nil {

@@ -88,6 +88,7 @@ func txCases[Tx any]() []txCase[Tx] {
 	return []txCase[Tx]{
 		{"InTx", exclusive.Promises{InTx: true}, commitStores[Tx]},
 		{"CommitFailureLeavesNothing", exclusive.Promises{InTx: true}, commitFailureLeavesNothing[Tx]},
+		{"NilApply", exclusive.Promises{InTx: true}, nilApply[Tx]},
 		{"CommitLeftBehind", exclusive.Promises{InTx: true}, commitLeftBehind[Tx]},
 		{"AfterDo", exclusive.Promises{InTx: true}, afterDo[Tx]},
 		{"AfterRelease", exclusive.Promises{InTx: true}, afterRelease[Tx]},
@@ -396,6 +397,25 @@ func commitLeftBehind[Tx any](ctx context.Context, first *destination[Tx]) error
 		}
 	}
 	return nil
+}
+
+// nilApply commits without saying what, which is a mistake of the caller's and
+// leaves the grant as it was.
+func nilApply[Tx any](ctx context.Context, d *destination[Tx]) error {
+	err := d.x.Do(ctx, d.key, func(ctx context.Context, g exclusive.Grant) error {
+		var err error
+		if got := panicIn(func() { err = d.x.Commit(ctx, g, nil) }); got != nil {
+			return fmt.Errorf("Commit panics when apply is nil: %v", got)
+		}
+		if err := want("Commit when apply is nil", err, exclusive.ErrInvalid); err != nil {
+			return err
+		}
+		return d.committed(ctx, d.x, g, "right", nothing)
+	})
+	if err != nil {
+		return err
+	}
+	return d.expect(ctx, "right", "a Commit that was called rightly")
 }
 
 // checkTwice writes twice under one grant, and then commits.
