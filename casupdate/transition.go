@@ -130,8 +130,9 @@ func (t *Table[Tx]) notThere(key string, tr Transition, r row, found bool) error
 	return e
 }
 
-// State reads the state of a row as text, from the database that the adapter
-// is on: let that be the primary. ErrNoRow if there is no such row.
+// State reads the state of a row as text. It is one plain read: where the pool
+// goes to a replica it is as old as that. Whether a row can be claimed or moved is
+// for Do and Transition to say. ErrNoRow if there is no such row.
 func (t *Table[Tx]) State(ctx context.Context, key string) (string, error) {
 	c, err := t.call("state", key, "")
 	if err != nil {

@@ -43,7 +43,8 @@ func (l *Leases[Tx]) List(ctx context.Context, f Filter) ([]exclusive.Status, er
 }
 
 // Status says who has a key, or had it last. Last is empty for a key that nobody
-// has had. It is a plain read, as List is.
+// has had. It is a plain read, as List is; decide by what Release and ReleaseSeen
+// say.
 func (l *Leases[Tx]) Status(ctx context.Context, key string) (exclusive.Status, error) {
 	s := exclusive.Status{Key: key}
 	if err := exclusive.ValidateKey("status", key); err != nil {
@@ -63,12 +64,24 @@ func (l *Leases[Tx]) Status(ctx context.Context, key string) (exclusive.Status, 
 // nothing if nobody holds the key. ErrHeld if the key changes hands meanwhile: the
 // newcomer keeps it.
 func (l *Leases[Tx]) Release(ctx context.Context, key string) error {
-	s, err := l.Status(ctx, key)
-	if err != nil || s.Last.ID == "" {
+	if err := exclusive.ValidateKey("release", key); err != nil {
 		return err
 	}
-	// Also if it seems to be free: the read may have come from a replica.
-	if err := l.ReleaseSeen(ctx, s); !errors.Is(err, exclusive.ErrLost) {
+	var row leaseRow
+	err := l.ask(ctx, "release", key, func(ctx context.Context, d dialect) (err error) {
+		// Decided at the primary, whatever the pool does with plain reads: a
+		// server that only reads refuses this, which changes nothing, since no
+		// grant is without an id; and a locking read goes where writes go.
+		if _, err := d.finish(ctx, l.server.DB, exclusive.Grant{Key: key}, freed); err != nil {
+			return err
+		}
+		row, _, err = d.lease(ctx, l.server.DB, key, true)
+		return err
+	})
+	if err != nil || !row.live() {
+		return err
+	}
+	if err := l.ReleaseSeen(ctx, row.status(key)); !errors.Is(err, exclusive.ErrLost) {
 		return err
 	}
 	return nil // it has ended by itself

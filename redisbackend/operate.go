@@ -20,6 +20,7 @@ import (
 // List lists the keys with the prefix that somebody has, in their order. It walks
 // through all keys of the server (SCAN), or of each primary of a cluster, a
 // thousand at a time. Keys that are taken or given back meanwhile may be missing.
+// A replica answers with what it has heard of.
 func (l *Leases) List(ctx context.Context) ([]exclusive.Status, error) {
 	all := make(map[string]exclusive.Status) // SCAN may name a key twice
 	var mu sync.Mutex
@@ -54,23 +55,40 @@ func (l *Leases) List(ctx context.Context) ([]exclusive.Status, error) {
 }
 
 // Status says who has a key. Last is empty if nobody has it: Redis remembers no
-// earlier holders.
+// earlier holders. A replica does not answer it.
 func (l *Leases) Status(ctx context.Context, key string) (exclusive.Status, error) {
-	s := exclusive.Status{Key: key}
 	if err := exclusive.ValidateKey("status", key); err != nil {
-		return s, err
+		return exclusive.Status{Key: key}, err
 	}
-	found, err := bounded(ctx, func(ctx context.Context) (found []exclusive.Status, err error) {
-		err = db.Retry(ctx, classifier{}, func(ctx context.Context) error {
-			found, err = l.read(ctx, l.client, []string{l.names(key).lease})
-			return err
-		})
-		return found, err
-	}, nil)
-	if len(found) == 1 {
-		s = found[0]
+	return l.status(ctx, "status", key)
+}
+
+func (l *Leases) status(ctx context.Context, op, key string) (exclusive.Status, error) {
+	s := exclusive.Status{Key: key}
+	reply, err := l.free(ctx, op, key, "") // which is nobody's id
+	if err == nil && reply.row.id != "" {
+		s.Held, s.Last, s.Attempt = true, *reply.holder(), int(reply.row.attempt)
 	}
-	return s, fail(ctx, "status", key, err)
+	return s, err
+}
+
+// free takes the key from the grant with this id, if it has it; otherwise it
+// answers who has. It is a script that may write, so a replica refuses it.
+func (l *Leases) free(ctx context.Context, op, key, id string) (reply, error) {
+	n := l.names(key)
+	keep := int64(0)
+	if l.cfg.Tokens != nil {
+		keep = forgetAfter
+	}
+	answer, err := l.run(ctx, freeScript, nil, []string{n.lease, n.counter, n.waiters}, id, n.channel, keep)
+	if err != nil {
+		return reply{}, fail(ctx, op, key, err)
+	}
+	r, err := parseReply(answer)
+	if err != nil {
+		return reply{}, unreadable(op, key, err)
+	}
+	return r, nil
 }
 
 // page is an answer of SCAN, with what its keys hold.
@@ -131,7 +149,10 @@ func (l *Leases) read(ctx context.Context, node redis.UniversalClient, names []s
 // nothing if nobody holds the key. ErrHeld if the key changes hands meanwhile: the
 // newcomer keeps it.
 func (l *Leases) Release(ctx context.Context, key string) error {
-	s, err := l.Status(ctx, key)
+	if err := exclusive.ValidateKey("release", key); err != nil {
+		return err
+	}
+	s, err := l.status(ctx, "release", key)
 	if err != nil || !s.Held {
 		return err
 	}
@@ -154,19 +175,10 @@ func (l *Leases) ReleaseSeen(ctx context.Context, seen exclusive.Status) error {
 	if err := strategy.ValidSeen("release", seen.Key, seen.Last.ID); err != nil {
 		return err
 	}
-	n := l.names(seen.Key)
-	keep := int64(0)
-	if l.cfg.Tokens != nil {
-		keep = forgetAfter
-	}
-	answer, err := l.run(ctx, freeScript, nil, []string{n.lease, n.counter, n.waiters}, seen.Last.ID, n.channel, keep)
-	if err != nil {
-		return fail(ctx, "release", seen.Key, err)
-	}
-	reply, err := parseReply(answer)
+	reply, err := l.free(ctx, "release", seen.Key, seen.Last.ID)
 	switch {
 	case err != nil:
-		return unreadable("release", seen.Key, err)
+		return err
 	case reply.code == won:
 		l.leaser.Queue.Wake(seen.Key)
 		return nil

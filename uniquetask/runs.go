@@ -94,7 +94,8 @@ func parseHistory(history string) []Attempt {
 
 // Outcome says how a run stands, with its result. State is None for a run that
 // nobody knows. It is one plain read: where the pool goes to a replica it is as
-// old as that.
+// old as that. Done stays true; whether a run that is not done may begin is for Do
+// to say, which asks the primary.
 func (t *Tasks[Tx]) Outcome(ctx context.Context, key string) (Run, error) {
 	if err := exclusive.ValidateKey("outcome", key); err != nil {
 		return Run{}, err
@@ -149,11 +150,10 @@ func (t *Tasks[Tx]) Runs(ctx context.Context, f Filter) ([]Run, error) {
 // does nothing if nobody does. ErrHeld if the run changes hands meanwhile: the
 // newcomer keeps it.
 func (t *Tasks[Tx]) Release(ctx context.Context, key string) error {
-	r, err := t.Outcome(ctx, key)
-	if err != nil || r.State == None {
+	r, err := t.present(ctx, "release", key)
+	if err != nil || !r.Live {
 		return err
 	}
-	// Also if nobody seems to work on it: the read may have come from a replica.
 	if err := t.ReleaseSeen(ctx, r); !errors.Is(err, exclusive.ErrLost) {
 		return err
 	}
@@ -195,11 +195,37 @@ func (t *Tasks[Tx]) ReleaseSeen(ctx context.Context, seen Run) error {
 // Forget removes what is known about a run, so that it can begin anew: see
 // ForgetSeen. It does nothing if nobody knows the run.
 func (t *Tasks[Tx]) Forget(ctx context.Context, key string) error {
-	r, err := t.Outcome(ctx, key)
+	r, err := t.present(ctx, "forget", key)
 	if err != nil || r.State == None {
 		return err
 	}
 	return t.ForgetSeen(ctx, r)
+}
+
+// present is Outcome for what is decided by it.
+func (t *Tasks[Tx]) present(ctx context.Context, op, key string) (Run, error) {
+	if err := exclusive.ValidateKey(op, key); err != nil {
+		return Run{}, err
+	}
+	out := Run{Run: key}
+	err := t.ask(ctx, op, key, func(ctx context.Context, d dialect) error {
+		r, found, err := t.readPrimary(ctx, d, key)
+		if found {
+			out = r.public()
+		}
+		return err
+	})
+	return out, err
+}
+
+// readPrimary reads a run at the primary, whatever the pool does with plain reads:
+// a server that only reads refuses the first statement, which changes nothing,
+// since no grant is without an id; and a locking read goes where writes go.
+func (t *Tasks[Tx]) readPrimary(ctx context.Context, d dialect, key string) (r row, found bool, err error) {
+	if _, err := d.release(ctx, t.server.DB, key, ""); err != nil {
+		return r, false, err
+	}
+	return d.read(ctx, t.server.DB, key, true)
 }
 
 // ForgetSeen removes what is known about a run, so that it can begin anew, if it
@@ -214,7 +240,7 @@ func (t *Tasks[Tx]) ForgetSeen(ctx context.Context, seen Run) error {
 	}
 	return t.ask(ctx, "forget", seen.Run, func(ctx context.Context, d dialect) error {
 		for {
-			r, found, err := d.read(ctx, t.server.DB, seen.Run, false)
+			r, found, err := t.readPrimary(ctx, d, seen.Run)
 			if err != nil || !found {
 				return err
 			}

@@ -386,6 +386,8 @@ func testB079[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 			return err
 		})
 	}
+	past := newKey()
+	must(t, "past", tasks.Do(t.Context(), past, nothing))
 	p.Swap(demoted.DB)
 	_, tryErr := leases.TryAcquire(t.Context(), key)
 	for what, err := range map[string]error{
@@ -396,6 +398,13 @@ func testB079[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 		"lock":    locks.Do(t.Context(), key, ran),
 		"renew":   held.Renew(t.Context()),
 		"release": held.Release(t.Context()),
+		// What a replica has not heard of is not free.
+		"operator's release":                  leases.Release(t.Context(), key),
+		"operator's release of a held key":    leases.Release(t.Context(), held.Grant().Key),
+		"operator's release of a run":         tasks.Release(t.Context(), key),
+		"operator's release of a run of past": tasks.Release(t.Context(), past),
+		"forget":                              tasks.Forget(t.Context(), key),
+		"forget a run of past":                tasks.Forget(t.Context(), past),
 	} {
 		if !errors.Is(err, exclusive.ErrUnavailable) || errors.Is(err, exclusive.ErrHeld) || errors.Is(err, exclusive.ErrLost) {
 			t.Errorf("%s: %v", what, err)

@@ -464,6 +464,9 @@ func TestReplica(t *testing.T) {
 		if !strings.Contains(err.Error(), "replica") {
 			t.Errorf("%v does not speak of a replica", err)
 		}
+		wantErr(t, "operator's release on a replica", onReplica.Release(ctx, key), exclusive.ErrUnavailable)
+		_, err = onReplica.Status(ctx, key)
+		wantErr(t, "status of a replica", err, exclusive.ErrUnavailable)
 	}
 	must(t, "promote", client.Do(ctx, "REPLICAOF", "NO", "ONE").Err())
 	_, err := onReplica.TryAcquire(ctx, "k")
