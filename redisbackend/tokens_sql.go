@@ -35,6 +35,9 @@ type Tokens[Tx any] struct {
 // are stored: then tokens are as durable as the marks that they are compared
 // with.
 func NewTokens[Tx any](d db.DB[Tx], cfg TokensConfig) (*Tokens[Tx], error) {
+	if err := strategy.ValidAdapter("redisbackend tokens", d); err != nil {
+		return nil, err
+	}
 	cfg.Prefix = strategy.Default(cfg.Prefix, DefaultTablePrefix)
 	if err := strategy.InvalidConfig("redisbackend tokens", strategy.ValidNames(cfg.Schema, cfg.Prefix, "counter")); err != nil {
 		return nil, err

@@ -159,6 +159,8 @@ func testTokens[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 	wantErr(t, "advance to 0", tokens.Advance(ctx, "k", 0), exclusive.ErrInvalid)
 	_, err = redisbackend.NewTokens(target.DB, redisbackend.TokensConfig{Prefix: `a"`, Schema: "b;"})
 	wantErr(t, "bad names", err, exclusive.ErrInvalid)
+	_, err = redisbackend.NewTokens[Tx](nil, redisbackend.TokensConfig{})
+	wantErr(t, "no adapter", err, exclusive.ErrInvalid)
 
 	// Drawn at once by many, none comes twice.
 	var mu sync.Mutex
