@@ -28,6 +28,7 @@ type texts struct {
 	version, lockedVersion    string // reads it
 	now, timestamp            string // the clock: microseconds, and for timestamps
 	stateText                 string // the state as text
+	unpadded                  string // makes text without padding of a column of type char(n)
 	exactly                   string // {column} is {:bytes}, byte for byte
 	touch                     string // {:value}, telling by LAST_INSERT_ID that a row was matched
 	index, empty              string // if not empty: the name of the key's index; nothing, if there is a table
@@ -239,7 +240,7 @@ type dialect struct {
 func newDialect(d db.Dialect, cfg Config) *dialect {
 	b := newBuilder(d, cfg.Schema, cfg.Table, cfg.Key)
 	b.name("state", cfg.StateColumn)
-	b.pieces["state_text"] = b.texts.stateText
+	b.pieces["state_text"], b.pieces["unpadded"] = b.texts.stateText, b.texts.unpadded
 	b.params["from"], b.params["claimed"], b.params["done"], b.params["failed"] = cfg.From, cfg.Claimed, cfg.Done, cfg.Failed
 	b.params["holder"], b.params["ttl"] = cfg.Holder, cfg.TTL.Microseconds()
 
@@ -257,7 +258,11 @@ func newDialect(d db.Dialect, cfg Config) *dialect {
 			return false
 		}
 		b.name(as, name)
-		columns += ", COALESCE({" + as + "}, " + absent + ")"
+		if absent == "''" { // text
+			columns += ", COALESCE({" + as + "}{unpadded}, '')"
+		} else {
+			columns += ", COALESCE({" + as + "}, " + absent + ")"
+		}
 		return true
 	}
 	if optional("token", cfg.TokenColumn, "0") {

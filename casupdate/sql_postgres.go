@@ -9,6 +9,7 @@ var postgresTexts = texts{
 	now:          strategy.PostgresNow,
 	timestamp:    `clock_timestamp()`,
 	stateText:    `{state}::text`,
+	unpadded:     `::text`,
 	claimReturns: true,
 	renewReturns: true,
 	bytesAsText:  true,
@@ -47,7 +48,7 @@ var postgresTexts = texts{
 			SELECT {keys} FROM {table} WHERE {state} = {:claimed} AND ({batch}) FOR NO KEY UPDATE SKIP LOCKED
 		)
 		UPDATE {table} SET {expires} = GREATEST({expires}, {now} + {:ttl}){raise}
-		FROM mine WHERE {same_keys} RETURNING {grant}`,
+		FROM mine WHERE {same_keys} RETURNING {grant}{unpadded}`,
 
 	transition: `UPDATE {table} SET {state} = {touch}{stamp}{raise}{set} WHERE {row} AND {from}`,
 

@@ -2,6 +2,7 @@ package casupdate_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -226,6 +227,59 @@ func testSchema[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 		if n := target.Int(t, `SELECT token FROM "`+schema+`".job`); n != 2 {
 			t.Errorf("token %d after two claims", n)
 		}
+	}
+}
+
+// renewals tells of each that succeeded.
+type renewals chan struct{}
+
+func (r renewals) Start(ctx context.Context, _ exclusive.Event) context.Context { return ctx }
+
+func (r renewals) End(_ context.Context, event exclusive.Event) {
+	if event.Op == exclusive.OpRenew && event.Err == nil {
+		select {
+		case r <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// Columns of a fixed length come back padded from some servers: the claim is the
+// holder's own all the same.
+func TestFixedLengthColumns(t *testing.T) {
+	matrix.Drivers(t, testFixedLengthColumns, testFixedLengthColumns)
+}
+
+func testFixedLengthColumns[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	ctx := t.Context()
+	target.MustExec(t, "CREATE TABLE fixed (id varchar(100) PRIMARY KEY, state char(20) NOT NULL, token bigint, grant_id char(40), holder char(60), claimed_at bigint, expires_at bigint)")
+	target.MustExec(t, "INSERT INTO fixed (id, state) VALUES ('k', 'PENDING')")
+	renewed := make(renewals)
+	cfg := leased(600 * time.Millisecond)
+	cfg.Table, cfg.Holder, cfg.Observer = "fixed", "A", renewed
+	x := newTable(t, target, cfg)
+	for _, workErr := range []error{errBiz, nil} {
+		err := x.Do(ctx, "k", func(ctx context.Context, g exclusive.Grant) error {
+			for range 3 {
+				select {
+				case <-renewed:
+				case <-ctx.Done():
+					t.Fatalf("ended while it was renewed: %v", context.Cause(ctx))
+				}
+			}
+			var e *exclusive.Error
+			if err := x.Do(ctx, "k", nothing); !errors.As(err, &e) || !errors.Is(e, exclusive.ErrHeld) || e.Holder.Name != "A" || e.Holder.ID != g.ID {
+				t.Errorf("another Do: %v", err)
+			}
+			must(t, "Check", inTx(t, target, func(tx Tx) error { return x.Check(ctx, tx, g) }))
+			return workErr
+		})
+		if !errors.Is(err, workErr) {
+			t.Errorf("Do: %v; want %v", err, workErr)
+		}
+	}
+	if state, err := x.State(ctx, "k"); err != nil || state != "DONE" {
+		t.Errorf("state %q, %v", state, err)
 	}
 }
 
