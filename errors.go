@@ -54,8 +54,9 @@ var (
 	ErrUnavailable = errors.New("the backend is unavailable; nothing ran")
 
 	// ErrSchema: a table or sequence is missing or not as it must be. Work did
-	// not run, no effects. Apply the migration that Error.Hint names.
-	ErrSchema = errors.New("the schema is not as it must be; apply the migration")
+	// not run, no effects. Error.Hint names the migration to apply; for a table
+	// of the application's own, what must agree with it.
+	ErrSchema = errors.New("the schema is not as it must be; mend it before you retry")
 
 	// ErrInvalid: the call or the configuration is wrong. Work did not run.
 	// Mend the call.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -606,6 +607,9 @@ func testUnavailable[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 		var e *exclusive.Error
 		if !errors.As(err, &e) || e.Err == nil {
 			t.Errorf("%s: the driver's error is not reachable: %v", what, err)
+		}
+		if kind == exclusive.ErrSchema && (strings.Contains(err.Error(), "migration") || !strings.Contains(err.Error(), "Config must name")) {
+			t.Errorf("%s: the table is the application's own, and it is told %v", what, err)
 		}
 		wantErr(t, what+", transition", x.Transition(t.Context(), "k", "PENDING", "PENDING"), kind)
 	}

@@ -37,7 +37,7 @@ type Server[Tx, S any] struct {
 // fails if the schema is not as they need it. strategy names the migrations; for
 // the application's own tables set Mend.
 func NewServer[Tx, S any](d db.DB[Tx], strategy string, texts func(db.Dialect) S, ready func(context.Context, db.Runner, S) error) *Server[Tx, S] {
-	return &Server[Tx, S]{DB: d, Mend: "the " + strategy + " files of package migrations (exclusive migrations check says what differs)", texts: texts, ready: ready}
+	return &Server[Tx, S]{DB: d, Mend: "apply the " + strategy + " files of package migrations (exclusive migrations check says what differs)", texts: texts, ready: ready}
 }
 
 // SQL returns the statements for this server. The first time it asks, through
