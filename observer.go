@@ -17,8 +17,9 @@ type Op string
 // Not observed are the calls that are about no grant of the caller's: transitions
 // and updates of casupdate, questions (Status, State, Outcome, lists), an
 // operator's Release, Forget, Prune and Advance, and Once, which runs in a
-// transaction of the caller's own. Nor is Lease.Renew, nor the giving back of what
-// an acquire may have got whose answer was lost.
+// transaction of the caller's own. Nor is Lease.Renew, a Check or Commit that is
+// refused for its arguments, or the giving back of what an acquire may have got
+// whose answer was lost.
 const (
 	OpDo      Op = "do"
 	OpAcquire Op = "acquire"
