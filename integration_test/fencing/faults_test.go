@@ -210,12 +210,13 @@ func testLossIsKnownBeforeTakeover[Tx any](t *testing.T, target *matrix.Target[T
 	}
 	setUp(t, target)
 	far, p := through(t, target)
-	x := newLeases(t, far, fencing.Config{TTL: 1500 * time.Millisecond})
+	const ttl = 3 * time.Second
+	x := newLeases(t, far, fencing.Config{TTL: ttl})
 	rival := newLeases(t, target, fencing.Config{})
 	lease := acquire(t, x, "k")
 	ended := make(chan time.Time, 1)
 	context.AfterFunc(lease.Context(), func() { ended <- time.Now() })
-	time.Sleep(1600 * time.Millisecond) // it is renewed meanwhile
+	time.Sleep(ttl + ttl/10) // it is renewed meanwhile
 	must(t, "renewed", lease.Context().Err())
 	p.Intercept(func([]byte) proxy.Verdict { return proxy.Swallow })
 	next := acquire(t, rival, "k")

@@ -253,7 +253,7 @@ func testLossIsKnownBeforeTakeover[Tx any](t *testing.T, target *matrix.Target[T
 		return
 	}
 	setUp(t, target)
-	const long = 2 * time.Second
+	const long = 4 * time.Second
 	far, p := through(t, target)
 	x := newTasks(t, far, uniquetask.Config{TTL: long})
 	rival := newTasks(t, target, uniquetask.Config{Wait: 20 * time.Second})
