@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/exclusive-go/exclusive"
 	"github.com/exclusive-go/exclusive/integration_test/matrix"
 	"github.com/exclusive-go/exclusive/integration_test/strategies"
 )
@@ -90,6 +91,36 @@ func TestComparison(t *testing.T) {
 				t.Fatalf("docs/comparison.md does not say what happens (line %d); run make comparison, and look at what changed:\n%s",
 					i+1, strings.Join(got[min(i, len(got)):min(i+1, len(got))], "\n"))
 			}
+		}
+	}
+}
+
+// A promise is not named for what a twin leaves behind, nor for a result that is
+// missing, somebody else's or not what the two were told.
+func TestOutcome(t *testing.T) {
+	failed := exclusive.ErrFenced
+	for _, c := range []struct {
+		want outcome
+		body string
+		n    int64
+		kept bool
+	}{
+		{outcome{"B", 1}, "B", 1, true},
+		{outcome{"B", 1}, "B", 2, false}, // done twice
+		{outcome{"B", 1}, "A", 2, false}, // overwritten
+		{outcome{"B", 1}, "A", 1, false},
+		{outcome{"B", 1}, "", 0, false},
+		{outcome{"A", 1}, "A", 2, false}, // repeated
+		{toldOf(nil, nil), "B", 2, true},
+		{toldOf(nil, nil), "A", 2, false},
+		{toldOf(nil, failed), "A", 1, true},
+		{toldOf(nil, failed), "B", 2, false},
+		{toldOf(failed, nil), "B", 1, true},
+		{toldOf(failed, nil), "B", 2, false}, // A was told that it failed
+		{toldOf(failed, failed), "", 0, true},
+	} {
+		if err := c.want.differs(c.body, c.n); (err == nil) != c.kept {
+			t.Errorf("%+v and %q after %d writes: %v", c.want, c.body, c.n, err)
 		}
 	}
 }

@@ -105,9 +105,10 @@ func killed[Tx any](r *rig[Tx]) result {
 	}
 	key, saw := play(false)
 	seen := r.says(key, "killed", saw)
+	held := r.kept("InTx", key, outcome{"B", 1})
 	if r.promises.OneAtATime && r.place.Reopen == nil && !r.target.Networked() {
-		return result{seen, "InTx", "—"} // rowlock on SQLite: nobody writes past the transaction
+		return result{seen, held, "—"} // rowlock on SQLite: nobody writes past the transaction
 	}
 	key, _ = play(true)
-	return result{seen, "InTx", r.twice(key)}
+	return result{seen, held, r.twice(key, "B")}
 }

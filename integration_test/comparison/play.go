@@ -212,20 +212,57 @@ func (r *rig[Tx]) says(key, a, b string) string {
 	return fmt.Sprintf("**%s**<br>A %s<br>B %s", r.stored(key), a, b)
 }
 
+// outcome is what the destination should hold: whose write is the last one of how
+// many.
+type outcome struct {
+	last   string
+	writes int64
+}
+
+// toldOf is the outcome of which A and then B were told: each write whose author was
+// told that it failed is not there.
+func toldOf(a, b error) outcome {
+	o := outcome{}
+	if a == nil {
+		o = outcome{"A", 1}
+	}
+	if b == nil {
+		o = outcome{"B", o.writes + 1}
+	}
+	return o
+}
+
+// differs says how what is stored is not what it should be.
+func (o outcome) differs(body string, n int64) error {
+	if body != o.last || n != o.writes {
+		return fmt.Errorf("%q is stored after %d writes; it should be %q after %d", body, n, o.last, o.writes)
+	}
+	return nil
+}
+
+// kept names the promise that kept the result right, which it must be.
+func (r *rig[Tx]) kept(promise, key string, want outcome) string {
+	r.Helper()
+	if err := want.differs(r.place.Stored(r.T, key)); err != nil {
+		r.Errorf("%s was not kept: %v", promise, err)
+	}
+	return promise
+}
+
 // overwritten says how a twin ended that should have lost B's result.
 func (r *rig[Tx]) overwritten(key string) string {
 	r.Helper()
-	body, n := r.place.Stored(r.T, key)
-	if body != "A" || n != 2 {
-		r.Errorf("without the check %q is stored after %d writes: it proves nothing", body, n)
+	if err := (outcome{"A", 2}).differs(r.place.Stored(r.T, key)); err != nil {
+		r.Errorf("without the check it proves nothing: %v", err)
 	}
 	return "B's result is overwritten by A's late one"
 }
 
-func (r *rig[Tx]) twice(key string) string {
+// twice says how a twin ended that should have done the work of last again.
+func (r *rig[Tx]) twice(key, last string) string {
 	r.Helper()
-	if _, n := r.place.Stored(r.T, key); n != 2 {
-		r.Errorf("without the check there are %d writes: it proves nothing", n)
+	if err := (outcome{last, 2}).differs(r.place.Stored(r.T, key)); err != nil {
+		r.Errorf("without the check it proves nothing: %v", err)
 	}
 	return "it is done twice"
 }
@@ -266,13 +303,13 @@ func (r *rig[Tx]) paused(write late[Tx]) (seen, held string) {
 	told, got := r.pausedOn(write, &key)
 	if errors.Is(got, exclusive.ErrHeld) {
 		after := r.report(r.healthy(0), key, "B")
-		return r.says(key, r.told(told), "`ErrHeld`, after A "+r.told(after)), "OneAtATime"
+		return r.says(key, r.told(told), "`ErrHeld`, after A "+r.told(after)), r.kept("OneAtATime", key, toldOf(told, after))
 	}
 	r.must("B", got)
 	if told == nil {
 		r.Error("A's late write is not refused")
 	}
-	return r.says(key, r.told(told), "takes over"), "RefusesStale"
+	return r.says(key, r.told(told), "takes over"), r.kept("RefusesStale", key, outcome{"B", 1})
 }
 
 func (r *rig[Tx]) pausedOn(write late[Tx], key *string) (told, got error) {
@@ -300,8 +337,9 @@ func takenAway[Tx any](r *rig[Tx]) result {
 	if told == nil {
 		r.Error("A's late write is not refused")
 	}
+	held := r.kept("RefusesStale", key, outcome{"B", 1})
 	key, _ = r.takenAway(r.lateUnchecked)
-	return result{seen, "RefusesStale", r.overwritten(key)}
+	return result{seen, held, r.overwritten(key)}
 }
 
 func (r *rig[Tx]) takenAway(write late[Tx]) (key string, told error) {
@@ -342,12 +380,14 @@ func betweenCheckAndWrite[Tx any](r *rig[Tx]) result {
 	})
 	wg.Wait()
 	seen := r.says(key, r.told(told), "waits, then "+r.told(got))
+	want := toldOf(told, got)
 	if r.promises.OneAtATime {
-		return result{seen, "OneAtATime, InTx", r.unlocked()}
+		return result{seen, r.kept("OneAtATime, InTx", key, want), r.unlocked()}
 	}
+	held := r.kept("InTx, RefusesStale", key, want)
 	apart := ""
 	r.pausedApart(&apart)
-	return result{seen, "InTx, RefusesStale", r.overwritten(apart)}
+	return result{seen, held, r.overwritten(apart)}
 }
 
 // pausedApart is the twin: the check is in a transaction of its own.
@@ -389,6 +429,7 @@ func cut[Tx any](r *rig[Tx]) result {
 	})
 	got := r.report(b, key, "B")
 	seen := r.says(key, r.told(told), r.told(got))
+	held := r.kept("InTx", key, outcome{"B", 1})
 
 	twin := r.place.MustKey(r.T)
 	broken := errors.New("the connection broke")
@@ -398,7 +439,7 @@ func cut[Tx any](r *rig[Tx]) result {
 		return broken
 	})
 	r.must("B", r.report(b, twin, "B"))
-	return result{seen, "InTx", r.twice(twin)}
+	return result{seen, held, r.twice(twin, "B")}
 }
 
 func lostAnswer[Tx any](r *rig[Tx]) result {
@@ -437,6 +478,7 @@ func lostAnswer[Tx any](r *rig[Tx]) result {
 		next = r.told(after)
 	}
 	seen := r.says(key, r.told(told), next)
+	held := r.kept("InTx", key, outcome{"A", 1})
 
 	twin := r.place.MustKey(r.T)
 	plain := func(commit func()) error {
@@ -455,7 +497,7 @@ func lostAnswer[Tx any](r *rig[Tx]) result {
 	}
 	p.Intercept(nil)
 	r.must("the repeated transaction", plain(func() {}))
-	return result{seen, "InTx", r.twice(twin)}
+	return result{seen, held, r.twice(twin, "A")}
 }
 
 func readOnly[Tx any](r *rig[Tx]) result {
