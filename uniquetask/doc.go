@@ -62,7 +62,7 @@
 //	                                  "done" without Commit
 //	the database is away              heartbeats are repeated; work's context ends with ErrLost before
 //	                                  anybody else can have the run
-//	"done" cannot be recorded         ErrOutcomeUnknown; ask Outcome
+//	"done" cannot be recorded         ErrOutcomeUnknown; ask Outcome, on the primary
 //	COMMIT gets no answer             the row is looked up: nil, ErrConflict (it did not happen), or
 //	                                  ErrOutcomeUnknown if nobody answers
 //	a claim gets no answer            it is repeated, and knows its own; or given back, and is no attempt
