@@ -69,12 +69,8 @@ func (l *Leases[Tx]) Release(ctx context.Context, key string) error {
 	}
 	var row leaseRow
 	err := l.ask(ctx, "release", key, func(ctx context.Context, d dialect) (err error) {
-		// Decided at the primary, whatever the pool does with plain reads: a
-		// server that only reads refuses this, which changes nothing, since no
-		// grant is without an id; and a locking read goes where writes go.
-		if _, err := d.finish(ctx, l.server.DB, exclusive.Grant{Key: key}, freed); err != nil {
-			return err
-		}
+		// A server that only reads refuses a locking read, which goes where
+		// writes go: a replica may not have heard of the holder.
 		row, _, err = d.lease(ctx, l.server.DB, key, true)
 		return err
 	})

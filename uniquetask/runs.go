@@ -202,14 +202,15 @@ func (t *Tasks[Tx]) Forget(ctx context.Context, key string) error {
 	return t.ForgetSeen(ctx, r)
 }
 
-// present is Outcome for what is decided by it.
+// present is Outcome for what is decided by it. A server that only reads refuses a
+// locking read, which goes where writes go: a replica may not have heard of the run.
 func (t *Tasks[Tx]) present(ctx context.Context, op, key string) (Run, error) {
 	if err := exclusive.ValidateKey(op, key); err != nil {
 		return Run{}, err
 	}
 	out := Run{Run: key}
 	err := t.ask(ctx, op, key, func(ctx context.Context, d dialect) error {
-		r, found, err := t.readPrimary(ctx, d, key)
+		r, found, err := d.read(ctx, t.server.DB, key, true)
 		if found {
 			out = r.public()
 		}
@@ -218,29 +219,20 @@ func (t *Tasks[Tx]) present(ctx context.Context, op, key string) (Run, error) {
 	return out, err
 }
 
-// readPrimary reads a run at the primary, whatever the pool does with plain reads:
-// a server that only reads refuses the first statement, which changes nothing,
-// since no grant is without an id; and a locking read goes where writes go.
-func (t *Tasks[Tx]) readPrimary(ctx context.Context, d dialect, key string) (r row, found bool, err error) {
-	if _, err := d.release(ctx, t.server.DB, key, ""); err != nil {
-		return r, false, err
-	}
-	return d.read(ctx, t.server.DB, key, true)
-}
-
 // ForgetSeen removes what is known about a run, so that it can begin anew, if it
 // still is as Outcome or Runs has shown it: it is for runs that are done or failed,
 // and those whose holder is gone. ErrHeld if somebody works on it; release it
 // first. ErrConflict if it was claimed or has ended since, with the one who did so in
 // Error.Holder: look again. The next grant still has a higher token than any before.
-// It does nothing if nobody knows the run any more.
+// It does nothing if nobody knows the run any more. A Commit that is under way is
+// waited for.
 func (t *Tasks[Tx]) ForgetSeen(ctx context.Context, seen Run) error {
 	if err := strategy.ValidSeen("forget", seen.Run, seen.GrantID); err != nil {
 		return err
 	}
 	return t.ask(ctx, "forget", seen.Run, func(ctx context.Context, d dialect) error {
 		for {
-			r, found, err := t.readPrimary(ctx, d, seen.Run)
+			r, found, err := d.read(ctx, t.server.DB, seen.Run, true) // see present
 			if err != nil || !found {
 				return err
 			}
