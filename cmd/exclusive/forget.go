@@ -37,6 +37,9 @@ func forgetCommand(env environment) *cobra.Command {
 				defer func() { err = errors.Join(err, t.Close()) }()
 				r, err := t.Outcome(ctx, run)
 				known := r.State != uniquetask.None
+				if err == nil && !known {
+					err = t.ForgetSeen(ctx, uniquetask.Run{Run: run, GrantID: nobody}) // see there
+				}
 				if err == nil && release && r.Live {
 					// If it has ended meanwhile it is for ForgetSeen to say so.
 					if err = t.ReleaseSeen(ctx, r); errors.Is(err, exclusive.ErrLost) {

@@ -266,6 +266,10 @@ func TestReleaseAndForget(t *testing.T) {
 	want(t, o.dsn, "forget report running", exitOK, "it was lost", "")
 	want(t, o.dsn, "forget report running", exitNo, "", "nobody knows this run")
 	want(t, o.dsn, "forget report running --json", exitNo, `"forgotten": null`, "")
+	// A server that only reads may not have heard of the holder.
+	for _, args := range []string{"release unknown", "release report --run unknown", "forget report unknown"} {
+		want(t, o.dsn+"?_pragma=query_only(1)", args, exitFailed, "", "the server is read-only")
+	}
 	want(t, o.dsn, "forget report done0 --json", exitOK, `"state": "done"`, "")
 	want(t, o.dsn, "forget report failed --release", exitOK, "it was failed, attempt 2 by X", "")
 	want(t, o.dsn, "forget report", exitUsage, "", "needs the name of the task and the run")

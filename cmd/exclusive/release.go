@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/exclusive-go/exclusive"
+	"github.com/exclusive-go/exclusive/uniquetask"
 )
 
 const releaseHelp = `Takes a key, or with --run a run of a task, from its holder, so that somebody
@@ -116,11 +117,27 @@ func (k *keys) looker(name, run string) (look func(context.Context) (*seen, erro
 	}
 	return func(ctx context.Context) (*seen, error) {
 		r, err := t.Outcome(ctx, run)
+		if err == nil && !r.Live {
+			err = free(t.ReleaseSeen(ctx, uniquetask.Run{Run: run, GrantID: nobody}))
+		}
 		if err != nil || !r.Live {
 			return nil, err
 		}
 		return &seen{runGrant(name, r), func(ctx context.Context) error { return t.ReleaseSeen(ctx, r) }}, nil
 	}, t.Close, nil
+}
+
+// nobody is no grant's id. To look is a plain read, which a replica may answer that
+// has not heard of the holder yet; to release from nobody asks the primary, and a
+// server that only reads refuses it.
+const nobody = "nobody"
+
+// free says that a key is free, by what a release from nobody said.
+func free(err error) error {
+	if errors.Is(err, exclusive.ErrLost) {
+		return nil
+	}
+	return err
 }
 
 func (k *keys) seeKey(ctx context.Context, key string) (*seen, error) {
@@ -133,6 +150,9 @@ func (k *keys) seeKey(ctx context.Context, key string) (*seen, error) {
 		x, strategy = k.leases, "fencing"
 	}
 	s, err := x.Status(ctx, key)
+	if err == nil && !s.Held {
+		err = free(x.ReleaseSeen(ctx, exclusive.Status{Key: key, Last: exclusive.Holder{ID: nobody}}))
+	}
 	if err != nil || !s.Held {
 		return nil, err
 	}
