@@ -264,7 +264,7 @@ func oneWinner(ctx context.Context, p *processes) error {
 }
 
 // renewedTTL is longer than [TTL]: these leases must outlive a busy machine.
-const renewedTTL = time.Second
+const renewedTTL = 2 * time.Second
 
 // heldWhileRenewed has one process hold the key for well over a lease's time
 // while another one tries to get it.
