@@ -18,35 +18,27 @@ const parallelVariable = "EXCLUSIVE_TEST_PARALLEL"
 
 // Tests wait for leases and locks most of the time, so that many fit on few
 // processors. How many is a matter of what processes cost on this machine: tests make
-// connections all the time, and PostgreSQL makes a process for each.
-var byConnection = []struct {
-	below    time.Duration // what a connection takes
-	parallel int
-}{
-	{5 * time.Millisecond, 16},
-	{10 * time.Millisecond, 8},
-}
-
-// slowest is for a machine on which tests that run at the same time would be late
-// for their own leases.
-const slowest = 4
+// connections all the time, and PostgreSQL makes a process for each. Where that takes
+// long, tests that run at the same time are late for their own leases.
+const (
+	fast         = 10 * time.Millisecond // what a connection takes at most
+	onFast, slow = 8, 4                  // tests of a package at a time
+)
 
 // chooseParallel tries it out, and says what it found. What is set stays as it is.
 func chooseParallel(ctx context.Context, started []*servers.Server) error {
 	if _, set := os.LookupEnv(parallelVariable); set {
 		return nil
 	}
-	parallel, found := slowest, "PostgreSQL is not here to be measured"
+	parallel, found := slow, "PostgreSQL is not here to be measured"
 	if i := slices.IndexFunc(started, func(s *servers.Server) bool { return s.Kind == servers.Postgres }); i >= 0 {
 		took, err := connecting(ctx, started[i].DSN)
 		if err != nil {
 			return fmt.Errorf("measuring a connection to PostgreSQL: %w", err)
 		}
 		found = fmt.Sprintf("a connection to PostgreSQL takes %.1f ms", took.Seconds()*1000)
-		for _, b := range slices.Backward(byConnection) {
-			if took < b.below {
-				parallel = b.parallel
-			}
+		if took < fast {
+			parallel = onFast
 		}
 	}
 	fmt.Fprintf(os.Stderr, "tests of a package at a time: %d (%s; %s changes it)\n", parallel, found, parallelVariable)
