@@ -31,12 +31,14 @@ var (
 	ErrConflict = errors.New("the transaction conflicted and was not committed; retry the whole call")
 
 	// ErrLost: the grant ended while work ran, and its context was cancelled; or
-	// it was used after its Do had returned, or its lease was released. Effects
-	// outside guarded transactions may exist. Stop.
+	// it was used after its Do had returned, or its lease was released; or Do gave
+	// up on a Commit that work had left behind. Effects outside guarded
+	// transactions may exist. Stop.
 	ErrLost = errors.New("the grant was lost; stop, another holder may exist")
 
 	// ErrFenced: the destination has seen a newer holder. Work ran; this write
-	// was refused. Stop.
+	// was refused: of a Check or Commit, or of "done" at the end of a Do without
+	// one. Stop.
 	ErrFenced = errors.New("refused: a newer holder exists; stop")
 
 	// ErrOutcomeUnknown: the commit got no answer and asking again did not

@@ -52,8 +52,9 @@ type Exclusive interface {
 	// that even if work returned nil, unless work had committed.
 	//
 	// Work should wait for its Commit. One that it has left behind in another
-	// goroutine is waited for, bounded in time, and an error of it counts as
-	// work's; apply has a few seconds, and after that is not committed (ErrLost).
+	// goroutine is waited for, bounded in time, and an error of it that comes
+	// after work has returned counts as work's; apply has a few seconds, and after
+	// that is not committed (ErrLost). The key is given back when that Commit ends.
 	Do(ctx context.Context, key string, work Work) error
 
 	// Promises says what this strategy, as configured, keeps.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/exclusive-go/exclusive"
 	"github.com/exclusive-go/exclusive/fencing"
+	"github.com/exclusive-go/exclusive/internal/run"
 )
 
 // memoryBackend is the reference on a database of its own.
@@ -274,5 +275,33 @@ func TestMemoryRefusesWhatIsNotIts(t *testing.T) {
 		_, err = m.Once(ctx, d.Begin(ctx), "op", nil, nil)
 		wantErr(t, "Once without apply", err, exclusive.ErrInvalid)
 		wantErr(t, "Revoke without a key", m.Revoke(ctx, ""), exclusive.ErrInvalid)
+	})
+}
+
+// Work returns while its Commit takes too long: the key is free when that has ended,
+// not only when the lease has.
+func TestMemoryCommitLeftBehind(t *testing.T) {
+	inBubble(t, Config{TTL: time.Hour}, func(t *testing.T, _ *MemoryDB, m *Memory) {
+		ctx := t.Context()
+		left := make(chan error, 1)
+		began := time.Now()
+		err := m.Do(ctx, "k", func(_ context.Context, g exclusive.Grant) error {
+			go func() {
+				left <- m.Commit(ctx, g, func(context.Context, *MemoryTx) error {
+					time.Sleep(run.EndWait + time.Minute)
+					return nil
+				})
+			}()
+			synctest.Wait()
+			return nil
+		})
+		wantErr(t, "its Do", err, exclusive.ErrLost)
+		if took := time.Since(began); took != run.EndWait {
+			t.Errorf("Do took %v", took)
+		}
+		wantErr(t, "the Commit", <-left, exclusive.ErrLost)
+		if err := m.Do(ctx, "k", func(context.Context, exclusive.Grant) error { return nil }); err != nil {
+			t.Errorf("the next Do: %v", err)
+		}
 	})
 }

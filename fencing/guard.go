@@ -240,6 +240,8 @@ func (c *guarded[Tx]) Do(ctx context.Context, key string, work exclusive.Work) e
 		var committed, blocked bool
 		var workErr error
 		err := c.issuer.Do(ctx, key, func(ctx context.Context, g exclusive.Grant) (err error) {
+			ctx, cancel := context.WithCancelCause(ctx)
+			defer cancel(nil)
 			if err := c.guard.Register(ctx, g); err != nil {
 				blocked = errors.Is(context.Cause(ctx), exclusive.ErrLost)
 				var e *exclusive.Error
@@ -252,10 +254,16 @@ func (c *guarded[Tx]) Do(ctx context.Context, key string, work exclusive.Work) e
 			defer func() {
 				left := w.commits.Await(g)
 				c.end(g)
-				if committed = w.committed.Load(); !committed {
-					c.guard.stop(ctx, g)
-					err = run.Join(err, left)
+				if committed = w.committed.Load(); committed {
+					return
 				}
+				err = run.Join(err, left)
+				if w.commits.Running() { // it has the mark locked, or will
+					cancel(left)
+					w.commits.After(func() { c.guard.stop(ctx, g) })
+					return
+				}
+				c.guard.stop(ctx, g)
 			}()
 			workErr = work(ctx, g)
 			return workErr

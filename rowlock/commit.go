@@ -116,11 +116,8 @@ func (h *held[Tx]) beginCommit(ctx context.Context, g exclusive.Grant) error {
 	return nil
 }
 
-// endCommit tells what came of a Commit.
+// endCommit gives the use back, and tells what came of the Commit.
 func (h *held[Tx]) endCommit(err error) {
-	if s, cause := h.now(); s == dead { // perhaps because Do has given up on this Commit
-		_ = h.rollBack(cause)
-	}
 	h.use <- struct{}{}
 	h.commits.End(err)
 }

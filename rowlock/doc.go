@@ -71,8 +71,9 @@
 //	COMMIT gets no answer     PostgreSQL is asked what became of the transaction: nil or ErrLost.
 //	                          MySQL and MariaDB cannot tell: ErrOutcomeUnknown from Commit and Run;
 //	                          from Do without Commit, which has written nothing, ErrLost
-//	work leaves a Commit      Do waits for it, and answers by it; its apply has 5 s, and is rolled
-//	behind                    back then: ErrLost
+//	work leaves a Commit      Do waits for it, and answers by it; its apply has 5 s. After that Do
+//	behind                    is ErrLost, and the transaction, with the lock, is rolled back when
+//	                          apply returns
 //	the pool is exhausted     Do waits for a connection until its context ends, or Wait has passed.
 //	                          Do inside work, with every connection holding a lock: ErrUnavailable
 //	the server is read-only   ErrUnavailable

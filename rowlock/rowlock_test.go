@@ -11,6 +11,7 @@ import (
 
 	"github.com/exclusive-go/exclusive"
 	"github.com/exclusive-go/exclusive/internal/db"
+	"github.com/exclusive-go/exclusive/internal/run"
 )
 
 // fake is a server of MySQL's dialect that does what the test says. A
@@ -219,6 +220,7 @@ func TestCommitLeftBehind(t *testing.T) {
 		f := &fake{commit: errors.New("committed")}
 		l := locks(t, f, Config{})
 		late := make(chan error, 1)
+		began := time.Now()
 		err := l.Do(t.Context(), "k", func(ctx context.Context, g exclusive.Grant) error {
 			go func() {
 				late <- l.Commit(context.WithoutCancel(ctx), g, func(context.Context, int) error {
@@ -230,6 +232,9 @@ func TestCommitLeftBehind(t *testing.T) {
 			return nil
 		})
 		wantErr(t, err, exclusive.ErrLost)
+		if took := time.Since(began); took != run.EndWait {
+			t.Errorf("Do took %v", took)
+		}
 		wantErr(t, <-late, exclusive.ErrLost)
 		if f.rolledBack != 1 {
 			t.Errorf("rolled back %d times", f.rolledBack)

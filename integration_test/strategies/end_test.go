@@ -63,6 +63,57 @@ func testCommitHeldBack[Tx any](t *testing.T, target *matrix.Target[Tx], s strat
 	}
 }
 
+// Work returns while its Commit is in its apply, and that takes too long: Do does
+// not wait longer than it says, nothing is committed, and the key is free as soon as
+// that Commit has ended.
+func TestCommitGivenUp(t *testing.T) {
+	matrix.Drivers(t, strategies.Each(testCommitGivenUp[pgx.Tx]), strategies.Each(testCommitGivenUp[*sql.Tx]))
+}
+
+func testCommitGivenUp[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Strategy[Tx]) {
+	ctx := t.Context()
+	place := s.SetUp(t, target)
+	x := place.New(t, target, exclusivetest.Config{TTL: time.Hour})
+	key := place.MustKey(t)
+	returned, left := make(chan struct{}), make(chan error, 1)
+	var since time.Time
+	err := x.Do(ctx, key, func(_ context.Context, g exclusive.Grant) error {
+		applies := make(chan struct{})
+		go func() {
+			left <- x.Commit(ctx, g, func(ctx context.Context, tx Tx) error {
+				close(applies)
+				<-returned
+				return place.Write(ctx, tx, key, "late")
+			})
+		}()
+		select {
+		case <-applies:
+		case err := <-left:
+			return errors.Join(errors.New("apply does not run"), err)
+		}
+		since = time.Now()
+		return nil
+	})
+	// There the issuer's lease is another row, but of a database with one writer.
+	blocked := s.Name == "fencing_guarded_here" && target.Dialect == "sqlite"
+	if took := time.Since(since); took >= 2*run.EndWait && !blocked {
+		t.Errorf("Do took %v", took)
+	}
+	close(returned)
+	if !errors.Is(err, exclusive.ErrLost) {
+		t.Errorf("Do: %v", err)
+	}
+	if err := <-left; !errors.Is(err, exclusive.ErrLost) {
+		t.Errorf("Commit: %v", err)
+	}
+	if body, n := place.Stored(t, key); n != 0 {
+		t.Errorf("stored %q, %d results", body, n)
+	}
+	if err := x.Do(ctx, key, func(context.Context, exclusive.Grant) error { return nil }); err != nil && !blocked {
+		t.Errorf("once more: %v", err)
+	}
+}
+
 // The key is taken away, and somebody else has it, when work returns nil without a
 // Commit. "Done" is refused as a Commit is; giving a key back refuses no write.
 func TestLateFinish(t *testing.T) {
@@ -73,7 +124,7 @@ func testLateFinish[Tx any](t *testing.T, target *matrix.Target[Tx], s strategie
 	ctx := t.Context()
 	place := s.SetUp(t, target)
 	if place.TakeAway == nil || s.Name == "rowlock" {
-		return // rowlock's is the session, and kills all that the database has here
+		t.Skip("nobody can take the key away, or only with all sessions of the database (rowlock)")
 	}
 	// Without renewal A does not find out before.
 	cfg := exclusivetest.Config{NoRenew: true, Wait: time.Minute}

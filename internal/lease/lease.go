@@ -133,7 +133,6 @@ type Held struct {
 	renewAt   time.Time     // when it is due
 	abandoned bool          // no more renewals
 	forgotten bool          // nobody will end it
-	giveBack  func()        // what Do could not do during a Commit; nil if there is nothing
 	keepCtx   bool          // a Commit does not end the context: Do does
 	committed bool          // over by a Commit
 	renewing  int           // statements under way that renew it
@@ -270,8 +269,11 @@ func (h *Held) Grant() exclusive.Grant {
 func (h *Held) Context() context.Context { return h.ctx }
 
 // Stopped reports whether work was told to stop: its caller's context has ended,
-// or the lease has. What work returned then says nothing about the work.
-func (h *Held) Stopped() bool { return db.Over(h.ctx) != nil }
+// or the lease has. What work returned then says nothing about the work. It does
+// if work had returned before, and has left its Commit behind.
+func (h *Held) Stopped() bool {
+	return db.Over(h.ctx) != nil && !errors.Is(context.Cause(h.ctx), run.ErrLeftBehind)
+}
 
 // Forget says that nobody refers to the lease any more: it is not renewed, and
 // ends by itself.
@@ -402,13 +404,6 @@ func (h *Held) ReleaseWith(ctx context.Context, release func(context.Context, ex
 		}
 		return h.gone("release")
 	case locked:
-		if h.keepCtx { // Do does not wait any longer
-			h.giveBack = func() {
-				ctx, cancel := context.WithTimeout(context.Background(), run.EndWait)
-				defer cancel()
-				_ = h.ReleaseWith(ctx, release)
-			}
-		}
 		k.mu.Unlock()
 		return &exclusive.Error{Op: "release", Key: g.Key, Kind: exclusive.ErrInvalid, Hint: "a Commit of this lease is under way"}
 	case held:
@@ -514,7 +509,6 @@ func (h *Held) Lock() {
 func (h *Held) End(err error) {
 	k, finished := h.keeper, err == nil
 	k.mu.Lock()
-	var giveBack func()
 	switch {
 	case finished:
 		h.state, h.committed = over, true
@@ -526,14 +520,10 @@ func (h *Held) End(err error) {
 		h.state = held
 		h.renewAt = time.Now()
 		h.waitOrLose()
-		giveBack = h.giveBack
 	}
+	k.mu.Unlock()
 	h.Commits.End(err)
 	k.poke()
-	k.mu.Unlock()
-	if giveBack != nil {
-		k.Go(giveBack)
-	}
 	if finished {
 		if !h.keepCtx {
 			h.cancel(context.Canceled)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/exclusive-go/exclusive"
 	"github.com/exclusive-go/exclusive/internal/lease"
+	"github.com/exclusive-go/exclusive/internal/run"
 )
 
 // store is a backend whose answers the test decides.
@@ -395,34 +396,56 @@ func TestCommitSuspendsTheDeadline(t *testing.T) {
 	})
 }
 
-// What Do could not give back during a Commit is given back after it.
+// What Do cannot give back during a Commit is given back after it, whether that has
+// the row or still waits for a connection, and after Close too.
 func TestGivenBackAfterACommit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &doStore{}
-		l := lease.NewLeaser(lease.Config{TTL: ttl}, 0, s)
-		defer l.Keeper.Close()
-		applied := make(chan struct{})
-		err := l.Do(t.Context(), "k", func(_ context.Context, g exclusive.Grant) error {
-			h, _ := l.Keeper.Find(g.ID)
-			if err := h.Begin(); err != nil {
-				return err
-			}
-			h.Lock()
-			go func() {
-				<-applied
-				h.End(h.Commits.Send(g))
-			}()
-			return nil
+	for name, tt := range map[string]struct{ locked, closed bool }{
+		"has the row": {locked: true},
+		"waits":       {},
+		"closed":      {locked: true, closed: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &doStore{}
+				l := lease.NewLeaser(lease.Config{}, 0, s)
+				defer l.Keeper.Close()
+				applied := make(chan struct{})
+				began := time.Now()
+				var h *lease.Held
+				err := l.Do(t.Context(), "k", func(_ context.Context, g exclusive.Grant) error {
+					h, _ = l.Keeper.Find(g.ID)
+					if err := h.Begin(); err != nil {
+						return err
+					}
+					if tt.locked {
+						h.Lock()
+					}
+					go func() {
+						<-applied
+						h.End(h.Commits.Send(g))
+					}()
+					return nil
+				})
+				if !errors.Is(err, exclusive.ErrLost) || errors.Is(err, exclusive.ErrInvalid) || s.released != nil {
+					t.Errorf("Do gives %v, and has given back %v", err, s.released)
+				}
+				if took := time.Since(began); took != run.EndWait {
+					t.Errorf("Do took %v", took)
+				}
+				if h.Context().Err() == nil || h.Stopped() {
+					t.Errorf("work's context: %v; work was told to stop: %v", h.Context().Err(), h.Stopped())
+				}
+				if tt.closed {
+					l.Keeper.Close()
+				}
+				close(applied)
+				synctest.Wait()
+				if len(s.released) != 1 {
+					t.Errorf("given back: %v", s.released)
+				}
+			})
 		})
-		if !errors.Is(err, exclusive.ErrLost) || errors.Is(err, exclusive.ErrInvalid) || s.released != nil {
-			t.Errorf("Do gives %v, and has given back %v", err, s.released)
-		}
-		close(applied)
-		synctest.Wait()
-		if len(s.released) != 1 {
-			t.Errorf("given back: %v", s.released)
-		}
-	})
+	}
 }
 
 // doStore is a store that gives everybody a grant.

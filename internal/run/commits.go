@@ -20,7 +20,12 @@ type Commits struct {
 	err      error         // of the one that ended last
 	returned bool          // work has returned
 	gaveUp   bool          // Do did not wait for apply any longer
+	after    func()        // what Do could not do during the Commit; nil if there is nothing
 }
+
+// ErrLeftBehind is why Do did not wait any longer for a Commit that work has left
+// behind. The context of work ends with a cause that matches it.
+var ErrLeftBehind = errors.New("work has returned without waiting for its Commit")
 
 // ErrUnwound is the end of a Commit whose apply has panicked or called
 // runtime.Goexit.
@@ -47,23 +52,39 @@ func (c *Commits) Running() bool {
 	return c.over != nil
 }
 
-// Send says that COMMIT comes next. It fails if Do has said that it would not.
+// GaveUp fails if Do has said that nothing will be committed. A Commit asks before
+// it runs apply, which it may have reached late.
+func (c *Commits) GaveUp(g exclusive.Grant) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.refusal(g)
+}
+
+// refusal is GaveUp. The caller holds mu.
+func (c *Commits) refusal(g exclusive.Grant) error {
+	if !c.gaveUp {
+		return nil
+	}
+	return leftBehind("commit", g, "it took too long, and is not committed")
+}
+
+// Send says that COMMIT comes next. It fails as GaveUp does.
 func (c *Commits) Send(g exclusive.Grant) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.gaveUp {
-		return leftBehind("commit", g)
-	}
-	c.sent = true
-	return nil
+	c.sent = !c.gaveUp
+	return c.refusal(g)
 }
 
-// Sending is apply with a Send at its end.
+// Sending is apply between a GaveUp and a Send.
 func Sending[Tx any](c *Commits, g exclusive.Grant, apply func(context.Context, Tx) error) func(context.Context, Tx) error {
 	if apply == nil {
 		return nil
 	}
 	return func(ctx context.Context, tx Tx) error {
+		if err := c.GaveUp(g); err != nil {
+			return err
+		}
 		if err := apply(ctx, tx); err != nil {
 			return err
 		}
@@ -72,13 +93,33 @@ func Sending[Tx any](c *Commits, g exclusive.Grant, apply func(context.Context, 
 }
 
 // End marks the end of a Commit: nil if the grant is finished by it, which those
-// must know by now whom Await would tell.
+// must know by now whom Await would tell. Otherwise it does what After was given.
 func (c *Commits) End(err error) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.err = err
+	after := c.after
+	c.err, c.after = err, nil
 	close(c.over)
 	c.over = nil
+	c.mu.Unlock()
+	if err != nil && after != nil {
+		after()
+	}
+}
+
+// After runs f when the Commit that is under way has failed, in its goroutine, or
+// at once if it has by now.
+func (c *Commits) After(f func()) {
+	c.mu.Lock()
+	if c.over != nil {
+		c.after = f
+		c.mu.Unlock()
+		return
+	}
+	failed := c.err != nil
+	c.mu.Unlock()
+	if failed {
+		f()
+	}
 }
 
 // Await is called when work has returned. A Commit that is still under way, in a
@@ -95,10 +136,11 @@ func (c *Commits) Await(g exclusive.Grant) error {
 	}
 	if !within(EndWait, over) {
 		if c.giveUp() {
-			return leftBehind("do", g)
+			return leftBehind("do", g, "its apply took too long; it is not committed, and the key is given back when apply has ended")
 		}
 		if !within(db.CommitWait+EndWait, over) { // the second is to ask what became of it
-			return &exclusive.Error{Op: "do", Key: g.Key, Kind: exclusive.ErrOutcomeUnknown, Hint: "work has returned without waiting for its Commit, which still runs"}
+			return &exclusive.Error{Op: "do", Key: g.Key, Kind: exclusive.ErrOutcomeUnknown, Err: ErrLeftBehind,
+				Hint: "that still runs; if it fails the key is given back then"}
 		}
 	}
 	c.mu.Lock()
@@ -114,8 +156,8 @@ func (c *Commits) giveUp() bool {
 	return c.gaveUp
 }
 
-func leftBehind(op string, g exclusive.Grant) error {
-	return &exclusive.Error{Op: op, Key: g.Key, Kind: exclusive.ErrLost, Hint: "work has returned without waiting for its Commit, whose apply took too long; it is not committed"}
+func leftBehind(op string, g exclusive.Grant, hint string) error {
+	return &exclusive.Error{Op: op, Key: g.Key, Kind: exclusive.ErrLost, Hint: hint, Err: ErrLeftBehind}
 }
 
 func within(d time.Duration, done <-chan struct{}) bool {

@@ -24,6 +24,7 @@ func TestCommitLeftBehind(t *testing.T) {
 		took          time.Duration
 		sent          bool
 		ended         string
+		after         bool // only when the Commit has ended
 	}{
 		"succeeds":                    {apply: moment, took: moment, sent: true},
 		"fails":                       {apply: moment, err: errBusiness, want: []error{errBusiness}, took: moment, sent: true, ended: "abandon"},
@@ -31,8 +32,9 @@ func TestCommitLeftBehind(t *testing.T) {
 		"work fails, Commit succeeds": {apply: moment, workErr: errBusiness, want: []error{errBusiness, exclusive.ErrFinished}, took: moment, sent: true},
 		"work fails, Commit fails":    {apply: moment, err: errRelease, workErr: errBusiness, want: []error{errBusiness, errRelease}, took: moment, sent: true, ended: "abandon"},
 		"late answer":                 {apply: moment, answer: db.CommitWait + run.EndWait - moment, took: db.CommitWait + run.EndWait, sent: true},
-		"no answer":                   {apply: moment, answer: time.Hour, err: errRelease, want: []error{exclusive.ErrOutcomeUnknown}, took: db.CommitWait + 2*run.EndWait, sent: true, ended: "abandon"},
-		"apply takes too long":        {apply: run.EndWait + moment, want: []error{exclusive.ErrLost}, took: run.EndWait, ended: "abandon"},
+		"no answer":                   {apply: moment, answer: time.Hour, err: errRelease, want: []error{exclusive.ErrOutcomeUnknown}, took: db.CommitWait + 2*run.EndWait, sent: true, ended: "abandon", after: true},
+		"apply takes too long":        {apply: run.EndWait + moment, want: []error{exclusive.ErrLost}, took: run.EndWait, ended: "abandon", after: true},
+		"nobody can tell, but it is":  {apply: moment, answer: time.Hour, want: []error{exclusive.ErrOutcomeUnknown}, took: db.CommitWait + 2*run.EndWait, sent: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -71,14 +73,20 @@ func TestCommitLeftBehind(t *testing.T) {
 				if took := time.Since(began); took != tt.took {
 					t.Errorf("Do took %v more; want %v", took, tt.took)
 				}
-				if len(g.ended) > 1 || tt.ended == "" && g.ended != nil || tt.ended != "" && (g.ended == nil || g.ended[0] != tt.ended) {
-					t.Errorf("the grant was ended by %v; want %q", g.ended, tt.ended)
+				if tt.after && (g.ended != nil || !errors.Is(context.Cause(g.ctx), run.ErrLeftBehind)) {
+					t.Errorf("the grant was ended by %v during its Commit; work's context ended with %v", g.ended, context.Cause(g.ctx))
 				}
 				if err := g.commits.Begin(exclusive.Grant{Key: "k"}); !errors.Is(err, exclusive.ErrLost) {
 					t.Errorf("a Commit that begins afterwards: %v", err)
 				}
 				time.Sleep(2 * time.Hour)
 				synctest.Wait()
+				if len(g.ended) > 1 || tt.ended == "" && g.ended != nil || tt.ended != "" && (g.ended == nil || g.ended[0] != tt.ended) {
+					t.Errorf("the grant was ended by %v; want %q", g.ended, tt.ended)
+				}
+				if tt.ended != "" && (g.endCtxErr != nil || g.endLeft != run.EndWait) {
+					t.Errorf("it was ended on a context with %v, for %v", g.endCtxErr, g.endLeft)
+				}
 				if sent != tt.sent {
 					t.Errorf("COMMIT sent: %v; want %v", sent, tt.sent)
 				}
@@ -105,4 +113,39 @@ func TestCommitLeftBehindByPanic(t *testing.T) {
 			panic("boom")
 		}, g.claim)
 	})
+}
+
+// A Commit that comes to its apply when Do has given up on it does not run it.
+func TestNotAppliedWhenGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var c run.Commits
+		g := exclusive.Grant{Key: "k"}
+		if err := c.Begin(g); err != nil {
+			t.Fatal(err)
+		}
+		apply := run.Sending(&c, g, func(context.Context, int) error { t.Error("apply runs"); return nil })
+		if err := c.Await(g); !errors.Is(err, exclusive.ErrLost) {
+			t.Errorf("given up with %v", err)
+		}
+		if err := apply(t.Context(), 0); !errors.Is(err, exclusive.ErrLost) {
+			t.Errorf("its apply gives %v", err)
+		}
+	})
+}
+
+// What is to be done after a Commit is done at once if that has just failed, and
+// not at all if it has succeeded.
+func TestAfterACommit(t *testing.T) {
+	for _, err := range []error{nil, errBusiness} {
+		var c run.Commits
+		if err := c.Begin(exclusive.Grant{Key: "k"}); err != nil {
+			t.Fatal(err)
+		}
+		c.End(err)
+		done := false
+		c.After(func() { done = true })
+		if done != (err != nil) {
+			t.Errorf("after a Commit that gave %v: %v", err, done)
+		}
+	}
 }

@@ -49,8 +49,8 @@ func Do(ctx context.Context, o Observed, key string, work exclusive.Work, claim 
 	}
 	ctx, end := o.Start(ctx, exclusive.Event{Op: exclusive.OpDo, Key: key})
 	// What was derived for work ends with it, at the latest.
-	cctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	cctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	c, err := claim(cctx)
 	if err != nil {
 		end(exclusive.Grant{}, err)
@@ -61,7 +61,7 @@ func Do(ctx context.Context, o Observed, key string, work exclusive.Work, claim 
 		if !returned {
 			// Work panicked or called runtime.Goexit. Not recovering keeps the
 			// panic's value and stack; nobody is left to tell but the observer.
-			err = Join(c.Commits.Await(c.Grant), abandon(ctx, c, nil))
+			err = Join(errUnwound, await(c, cancel), abandon(ctx, c, nil))
 		}
 		end(c.Grant, err)
 		if c.Ended != nil {
@@ -70,12 +70,24 @@ func Do(ctx context.Context, o Observed, key string, work exclusive.Work, claim 
 	}()
 	workErr := work(c.Context, c.Grant)
 	returned = true
-	return settle(ctx, key, c, workErr)
+	return settle(ctx, key, c, workErr, await(c, cancel))
 }
 
-// settle ends the grant after work has returned, and says what came of it.
-func settle(ctx context.Context, key string, c *Claim, workErr error) error {
+var errUnwound = errors.New("work panicked or called runtime.Goexit")
+
+// await waits for the Commit that work has left behind. If it still runs then,
+// work's context ends: nobody waits any longer.
+func await(c *Claim, cancel context.CancelCauseFunc) error {
 	left := c.Commits.Await(c.Grant)
+	if c.Commits.Running() {
+		cancel(left)
+	}
+	return left
+}
+
+// settle ends the grant after work has returned, and says what came of it. left is
+// of the Commit that work has left behind.
+func settle(ctx context.Context, key string, c *Claim, workErr, left error) error {
 	if c.Committed() {
 		if workErr != nil {
 			return &exclusive.Error{Op: "do", Key: key, Kind: exclusive.ErrFinished, Err: workErr}
@@ -84,10 +96,6 @@ func settle(ctx context.Context, key string, c *Claim, workErr error) error {
 	}
 	if left != nil { // as if work had waited for it
 		workErr = Join(workErr, left)
-		if c.Commits.Running() {
-			_ = abandon(ctx, c, workErr) // as far as that is possible now
-			return workErr
-		}
 	}
 	if workErr == nil {
 		if lost := lostCause(c.Context); lost != nil {
@@ -113,6 +121,12 @@ func settle(ctx context.Context, key string, c *Claim, workErr error) error {
 }
 
 func abandon(ctx context.Context, c *Claim, cause error) error {
+	if c.Commits.Running() {
+		// It has the row, or waits for a connection as this would. Whoever left it
+		// behind was told.
+		c.Commits.After(func() { _ = abandon(ctx, c, cause) })
+		return nil
+	}
 	actx, cancel := detach(ctx)
 	defer cancel()
 	err := c.Abandon(actx, cause)

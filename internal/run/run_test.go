@@ -114,11 +114,12 @@ func TestDoUnwinds(t *testing.T) {
 		"exit":  runtime.Goexit,
 	} {
 		var g grant
+		var r recorder
 		var recovered any
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			defer func() { recovered = recover() }()
-			_ = run.Do(t.Context(), run.Observed{}, "k", func(context.Context, exclusive.Grant) error { unwind(); return nil }, g.claim)
+			_ = run.Do(t.Context(), run.Observed{Observer: &r}, "k", func(context.Context, exclusive.Grant) error { unwind(); return nil }, g.claim)
 			t.Errorf("%s: Do returned", name)
 		})
 		wg.Wait()
@@ -127,6 +128,9 @@ func TestDoUnwinds(t *testing.T) {
 		}
 		if len(g.ended) != 1 || g.ended[0] != "abandon" || g.endCtxErr != nil {
 			t.Errorf("%s: the grant was ended by %v on a context with %v", name, g.ended, g.endCtxErr)
+		}
+		if len(r.events) != 1 || r.events[0].Err == nil {
+			t.Errorf("%s: observed %+v; want a failure", name, r.events)
 		}
 	}
 }
