@@ -18,8 +18,10 @@ type dialect interface {
 	ready(ctx context.Context, r db.Runner) error
 
 	// acquire takes the key if it is free, has run out, or belongs to this
-	// grant already (the statement ran before and its answer was lost). When
-	// it does not, the row says who has it, as far as the server told.
+	// grant already (the statement ran before and its answer was lost). It is
+	// one more attempt, except if the lease is this grant's and goes on: after
+	// an end in good order a row with no attempt would be held by nobody. When
+	// it does not take it, the row says who has it, as far as the server told.
 	acquire(ctx context.Context, r db.Runner, a acquisition) (acquired, error)
 	// renew extends what still belongs to its grant, except rows that are
 	// locked, and returns the grant ids that it extended.

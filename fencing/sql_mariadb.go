@@ -30,8 +30,8 @@ func newMariaDB(n names) dialect {
 			INSERT INTO {lease} (lease_key, grant_id, holder, token, attempt, acquired_at, expires_at)
 			VALUES (?, ?, ?, NEXTVAL({token}), 1, {now}, {now} + ?)
 			ON DUPLICATE KEY UPDATE
-				attempt = IF((grant_id = ? AND expires_at > 0) OR expires_at > {now}, attempt, attempt + 1),
 				grant_id = IF(grant_id = ? OR expires_at <= {now}, ?, grant_id),
+				attempt = IF(grant_id = ? AND expires_at <= {now}, attempt + 1, attempt),
 				token = IF(grant_id = ?, GREATEST(NEXTVAL({token}), token + 1), token),
 				holder = IF(grant_id = ?, ?, holder),
 				acquired_at = IF(grant_id = ?, {now}, acquired_at),

@@ -106,8 +106,8 @@ func newMySQL(n names) dialect {
 			SELECT ?, ?, ?, f.first + 0 * LAST_INSERT_ID(f.first * {pack} + 1), 1, {now}, {now} + ?
 			FROM (SELECT COALESCE(MAX(floor), 0) + 1 AS first FROM {token}) f
 			ON DUPLICATE KEY UPDATE
-				attempt = IF((grant_id = ? AND expires_at > 0) OR expires_at > {now}, attempt, attempt + 1),
 				grant_id = IF((grant_id = ? OR expires_at <= {now}) AND ` + strategy.MySQLWaited + ` < {maxwait}, ?, grant_id),
+				attempt = IF(grant_id = ? AND expires_at <= {now}, attempt + 1, attempt),
 				token = IF(grant_id = ?,
 					token + 1 + 0 * LAST_INSERT_ID((token + 1) * {pack} + LEAST(attempt, {pack} - 1)),
 					token + LAST_INSERT_ID(0)),

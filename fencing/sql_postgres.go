@@ -41,7 +41,7 @@ func newPostgres(n names) dialect {
 				grant_id = EXCLUDED.grant_id,
 				holder = EXCLUDED.holder,
 				token = GREATEST(nextval('{token}'), l.token + 1),
-				attempt = CASE WHEN l.grant_id = EXCLUDED.grant_id AND l.expires_at > 0 THEN l.attempt ELSE l.attempt + 1 END,
+				attempt = CASE WHEN l.expires_at > {now} THEN l.attempt ELSE l.attempt + 1 END,
 				acquired_at = {now},
 				expires_at = {now} + $4::bigint
 			WHERE (l.expires_at <= {now} OR l.grant_id = EXCLUDED.grant_id)

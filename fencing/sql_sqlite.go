@@ -28,7 +28,7 @@ func newSQLite(n names) dialect {
 			SELECT ?1, ?2, ?3, COALESCE((SELECT MAX(floor) FROM {token}), 0) + 1, 1, {now}, {now} + ?4
 			WHERE true
 			ON CONFLICT (lease_key) DO UPDATE SET
-				attempt = CASE WHEN l.grant_id = ?2 AND l.expires_at > 0 THEN l.attempt ELSE l.attempt + 1 END,
+				attempt = CASE WHEN l.expires_at > {now} THEN l.attempt ELSE l.attempt + 1 END,
 				grant_id = ?2,
 				token = l.token + 1,
 				holder = ?3,

@@ -481,6 +481,7 @@ func testAcquireWithoutAnswer[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 type deaf[Tx any] struct {
 	db.DB[Tx]
 	holder string
+	hears  bool                        // it does hear them
 	again  func(context.Context) error // sends the last such statement once more
 }
 
@@ -492,6 +493,9 @@ func (d *deaf[Tx]) Exec(ctx context.Context, query string, args ...any) (db.Resu
 		_, err := d.DB.Exec(ctx, query, args...)
 		return err
 	}
+	if d.hears {
+		return d.DB.Exec(ctx, query, args...)
+	}
 	return db.Result{}, cmp.Or(d.again(ctx), driver.ErrBadConn)
 }
 
@@ -501,6 +505,9 @@ func (d *deaf[Tx]) Query(ctx context.Context, query string, args []any, each fun
 	}
 	d.again = func(ctx context.Context) error {
 		return d.DB.Query(ctx, query, args, func(db.Scan) error { return nil })
+	}
+	if d.hears {
+		return d.DB.Query(ctx, query, args, each)
 	}
 	return cmp.Or(d.again(ctx), driver.ErrBadConn)
 }
@@ -556,6 +563,81 @@ func testAbandonedAcquireIsNoAttempt[Tx any](t *testing.T, target *matrix.Target
 		}
 		must(t, "release", lease.Release(ctx))
 		cancel()
+	}
+}
+
+// A copy of an acquire that arrives after its grant has ended has the key again,
+// for a TTL at the most. That can be seen, and an operator can take it back.
+func TestLateAcquire(t *testing.T) { matrix.Drivers(t, testLateAcquire, testLateAcquire) }
+
+func testLateAcquire[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	setUp(t, target)
+	const late = "arrives twice"
+	adapter := &deaf[Tx]{DB: target.DB, holder: late, hears: true}
+	x, err := fencing.New[Tx](adapter, fencing.Config{Holder: late})
+	must(t, "New", err)
+	t.Cleanup(func() { must(t, "close", x.Close()) })
+	next := newLeases(t, target, fencing.Config{})
+	for how, end := range map[string]func(context.Context, *exclusive.Lease) error{
+		"released": func(ctx context.Context, l *exclusive.Lease) error { return l.Release(ctx) },
+		"committed": func(ctx context.Context, l *exclusive.Lease) error {
+			return x.Commit(ctx, l.Grant(), store(target, "x"))
+		},
+		"freed": func(ctx context.Context, l *exclusive.Lease) error { return next.Release(ctx, l.Grant().Key) },
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		lease := acquire(t, x, how)
+		again := adapter.again
+		must(t, how, end(ctx, lease))
+		must(t, "late acquire", again(ctx))
+		s, err := next.Status(ctx, how)
+		must(t, "status", err)
+		if !s.Held || s.Last.ID != lease.Grant().ID || s.Last.Token <= lease.Grant().Token {
+			t.Errorf("%s: after the late acquire %+v", how, s)
+		}
+		must(t, "release by an operator", next.Release(ctx, how))
+		lease, err = next.TryAcquire(ctx, how)
+		must(t, how+": acquire", err)
+		if g := lease.Grant(); g.Attempt < 2 {
+			t.Errorf("%s: %+v, although the one before it was taken from its holder", how, g)
+		}
+		must(t, "release", lease.Release(ctx))
+		cancel()
+	}
+}
+
+// A claim that was refused while a Commit was under way counts no attempt, no
+// matter for how long it has waited for that.
+func TestLongCommitIsNoAttempt(t *testing.T) {
+	matrix.Drivers(t, testLongCommitIsNoAttempt, testLongCommitIsNoAttempt)
+}
+
+func testLongCommitIsNoAttempt[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	setUp(t, target)
+	holder, rival := newLeases(t, target, fencing.Config{}), newLeases(t, target, fencing.Config{})
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	attempt := 0
+	work := func(_ context.Context, g exclusive.Grant) error {
+		attempt = g.Attempt
+		return nil
+	}
+	answer := make(chan error, 1)
+	must(t, "do", holder.Do(ctx, "k", func(wctx context.Context, g exclusive.Grant) error {
+		return holder.Commit(wctx, g, func(tctx context.Context, tx Tx) error {
+			go func() { answer <- rival.Do(ctx, "k", work) }()
+			// Past the time for which MySQL lets the rival wait and still take the
+			// key, and not yet at the one at which the rival gives up.
+			time.Sleep(1250 * time.Millisecond)
+			return store(target, "x")(tctx, tx)
+		})
+	}))
+	if err := <-answer; err != nil {
+		wantErr(t, "do beside a Commit", err, exclusive.ErrHeld)
+		must(t, "do after it", rival.Do(ctx, "k", work))
+	}
+	if attempt != 1 {
+		t.Errorf("attempt %d after a Commit in good order, want 1", attempt)
 	}
 }
 
