@@ -104,7 +104,7 @@ func (l *Leases[Tx]) ReleaseSeen(ctx context.Context, seen exclusive.Status) err
 		if ended || err != nil {
 			return err
 		}
-		row, found, err := d.lease(ctx, l.server.DB, g.Key, false)
+		row, found, err := d.lease(ctx, l.server.DB, g.Key, true) // see Release
 		switch {
 		case err != nil:
 			return err

@@ -167,7 +167,8 @@ func (t *Tasks[Tx]) Release(ctx context.Context, key string) error {
 //
 // nil means that it was this holder's, and that this has ended it. ErrHeld:
 // somebody else has the run by now, Error.Holder, and keeps it. ErrLost: the
-// attempt had ended before, and nobody works on the run.
+// attempt had ended before, and nobody works on the run. A Commit that is under way
+// is waited for.
 func (t *Tasks[Tx]) ReleaseSeen(ctx context.Context, seen Run) error {
 	if err := strategy.ValidSeen("release", seen.Run, seen.GrantID); err != nil {
 		return err
@@ -179,7 +180,7 @@ func (t *Tasks[Tx]) ReleaseSeen(ctx context.Context, seen Run) error {
 		if ended || err != nil {
 			return err
 		}
-		r, found, err := d.read(ctx, t.server.DB, seen.Run, false)
+		r, found, err := d.read(ctx, t.server.DB, seen.Run, true) // see present
 		switch {
 		case err != nil:
 			return err

@@ -128,8 +128,8 @@ func (k *keys) looker(name, run string) (look func(context.Context) (*seen, erro
 }
 
 // nobody is no grant's id. To look is a plain read, which a replica may answer that
-// has not heard of the holder yet; to release from nobody asks the primary, and a
-// server that only reads refuses it.
+// has not heard of the holder yet. To release from nobody asks the primary, which
+// tells of a holder that it has; a server that only reads refuses it.
 const nobody = "nobody"
 
 // free says that a key is free, by what a release from nobody said.

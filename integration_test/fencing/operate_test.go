@@ -121,6 +121,29 @@ func testReleaseSeen[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 	wantErr(t, "nobody was seen", operator.ReleaseSeen(ctx, exclusive.Status{Key: "k"}), exclusive.ErrInvalid)
 }
 
+// Where plain reads go to a replica that has not heard of the holder yet, the key
+// is not told as free.
+func TestReleaseBehind(t *testing.T) { matrix.Drivers(t, testReleaseBehind, testReleaseBehind) }
+
+func testReleaseBehind[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	setUp(t, target)
+	ctx := t.Context()
+	behind := *target
+	behind.DB = matrix.Behind[Tx]{DB: target.DB}
+	x, operator := newLeases(t, target, fencing.Config{Holder: "A"}), newLeases(t, &behind, fencing.Config{})
+	lease := acquire(t, x, "k")
+	if s, err := operator.Status(ctx, "k"); err != nil || s.Held {
+		t.Fatalf("the replica has heard of it: %+v, %v", s, err)
+	}
+	err := operator.ReleaseSeen(ctx, exclusive.Status{Key: "k", Last: exclusive.Holder{ID: "another"}})
+	wantErr(t, "release of another", err, exclusive.ErrHeld)
+	if e := new(exclusive.Error); !errors.As(err, &e) || e.Holder == nil || e.Holder.Name != "A" {
+		t.Errorf("who has it: %v", err)
+	}
+	must(t, "release", operator.Release(ctx, "k"))
+	wantErr(t, "commit by A", x.Commit(ctx, lease.Grant(), store(target, "A")), exclusive.ErrLost)
+}
+
 // The answer to a release is lost, and the key passes on before the operator asks
 // again: the successor keeps it.
 func TestOperatorWithoutAnswer(t *testing.T) {

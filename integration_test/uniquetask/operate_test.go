@@ -97,6 +97,29 @@ func testReleaseSeen[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 	wantErr(t, "nobody was seen", operator.ReleaseSeen(ctx, uniquetask.Run{Run: "r"}), exclusive.ErrInvalid)
 }
 
+// Where plain reads go to a replica that has not heard of the run yet, it is not
+// told as free, nor as forgotten.
+func TestOperateBehind(t *testing.T) { matrix.Drivers(t, testOperateBehind, testOperateBehind) }
+
+func testOperateBehind[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	setUp(t, target)
+	ctx := t.Context()
+	behind := *target
+	behind.DB = matrix.Behind[Tx]{DB: target.DB}
+	x, operator := newTasks(t, target, uniquetask.Config{Holder: "A"}), newTasks(t, &behind, uniquetask.Config{})
+	run := begin(t, x, "r")
+	if r, err := operator.Outcome(ctx, "r"); err != nil || r.State != uniquetask.None {
+		t.Fatalf("the replica has heard of it: %+v, %v", r, err)
+	}
+	err := wantErr(t, "release of another", operator.ReleaseSeen(ctx, uniquetask.Run{Run: "r", GrantID: "another"}), exclusive.ErrHeld)
+	if err.Holder == nil || err.Holder.Name != "A" {
+		t.Errorf("who has it: %v", err)
+	}
+	wantErr(t, "forget", operator.Forget(ctx, "r"), exclusive.ErrHeld)
+	must(t, "release", operator.Release(ctx, "r"))
+	wantErr(t, "A", run.end(nothing), exclusive.ErrLost)
+}
+
 // An operator saw a run that had failed. Meanwhile it was done: that is not
 // forgotten, and so not done twice.
 func TestForgetSeen(t *testing.T) { matrix.Drivers(t, testForgetSeen, testForgetSeen) }
