@@ -134,8 +134,11 @@ func TestDocSnippets(t *testing.T) {
 	if err := os.WriteFile(name, []byte(source), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.CommandContext(t.Context(), "go", "run", name).CombinedOutput()
+	cmd := exec.CommandContext(t.Context(), "go", "run", name)
+	var stderr strings.Builder // where go tells of modules that it downloads
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
 	if err != nil || string(out) != "token 1\ntoken 2\n" {
-		t.Errorf("%v\n%s", err, out)
+		t.Errorf("%v\n%s%s", err, out, stderr.String())
 	}
 }
