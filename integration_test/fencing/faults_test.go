@@ -533,7 +533,7 @@ func testAbandonedAcquireIsNoAttempt[Tx any](t *testing.T, target *matrix.Target
 		case "failed":
 			_ = next.Do(t.Context(), key, func(context.Context, exclusive.Grant) error { return context.Canceled })
 		case "vanished", "vanished, late":
-			gone := newLeases(t, target, fencing.Config{TTL: 300 * time.Millisecond, NoRenew: true})
+			gone := newLeases(t, target, fencing.Config{TTL: 1500 * time.Millisecond, NoRenew: true})
 			lease, err := gone.TryAcquire(t.Context(), key)
 			must(t, "acquire", err)
 			<-lease.Context().Done()
@@ -544,16 +544,25 @@ func testAbandonedAcquireIsNoAttempt[Tx any](t *testing.T, target *matrix.Target
 			}
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		begun := time.Now()
 		_, err := x.TryAcquire(ctx, key)
 		wantErr(t, "acquire without an answer", err, exclusive.ErrUnavailable, driver.ErrBadConn)
 		if strings.HasSuffix(key, "late") {
-			// The statement arrives once more after the key was given back.
+			// The statement arrives once more after the key was given back, and before
+			// it is given back again, which is 1.5 s later.
 			for target.Int(t, "SELECT expires_at FROM exclusive_lease WHERE lease_key = ?", []byte(key)) > 0 {
 				runtime.Gosched()
 			}
+			const token = "SELECT token FROM exclusive_lease WHERE lease_key = ?"
+			before := target.Int(t, token, []byte(key))
 			must(t, "late acquire", adapter.again(ctx))
-			if held := target.Int(t, "SELECT expires_at FROM exclusive_lease WHERE lease_key = ?", []byte(key)); held == 0 {
+			if target.Int(t, token, []byte(key)) <= before {
 				t.Errorf("%s: the late acquire has not taken the key", key)
+			}
+			if passed := time.Since(begun); passed > 1500*time.Millisecond {
+				t.Logf("%s: not judged, the machine is too slow: %v", key, passed)
+				cancel()
+				continue
 			}
 		}
 		lease, err := next.Acquire(ctx, key)

@@ -96,7 +96,7 @@ func TestLostAnswersForGood(t *testing.T) {
 		}
 		return proxy.Pass
 	})
-	gone := newLeases(t, plain, redisbackend.Config{Prefix: prefix, TTL: 300 * time.Millisecond, NoRenew: true})
+	gone := newLeases(t, plain, redisbackend.Config{Prefix: prefix, TTL: 1500 * time.Millisecond, NoRenew: true})
 	<-acquire(t, gone, "vanished").Context().Done()
 	for plain.Exists(ctx, prefix+"{vanished}:lease").Val() > 0 { // a moment longer on the server's clock
 		runtime.Gosched()

@@ -340,14 +340,16 @@ func testRetryPolicy[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 		break
 	}
 
-	const rest = 400 * time.Millisecond
+	const rest, long = 400 * time.Millisecond, time.Hour // long: of which a test sees no end
 	rests := newTasks(t, target, uniquetask.Config{MaxAttempts: 2, Backoff: rest})
-	began := time.Now()
-	wantErr(t, "do", rests.Do(ctx, "rests", fails), errBusiness)
-	e = wantErr(t, "do too early", rests.Do(ctx, "rests", nothing), uniquetask.ErrFailed)
-	if e.Holder == nil || e.Holder.Expires.Sub(e.Holder.Since) < rest {
+	restsLong := newTasks(t, target, uniquetask.Config{MaxAttempts: 2, Backoff: long})
+	wantErr(t, "do", restsLong.Do(ctx, "rests for long", fails), errBusiness)
+	e = wantErr(t, "do too early", restsLong.Do(ctx, "rests for long", nothing), uniquetask.ErrFailed)
+	if e.Holder == nil || e.Holder.Expires.Sub(e.Holder.Since) < long {
 		t.Errorf("when it may begin again is not told: %v", e)
 	}
+	began := time.Now()
+	wantErr(t, "do", rests.Do(ctx, "rests", fails), errBusiness)
 	for {
 		err := rests.Do(ctx, "rests", fails)
 		if errors.Is(err, errBusiness) {
@@ -371,22 +373,22 @@ func testRetryPolicy[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 	}))
 	// Stopped is not failed: no rest, whatever work returns.
 	cctx, cancel := context.WithCancel(ctx)
-	wantErr(t, "do", rests.Do(cctx, "stopped", func(context.Context, exclusive.Grant) error {
+	wantErr(t, "do", restsLong.Do(cctx, "stopped", func(context.Context, exclusive.Grant) error {
 		cancel()
 		return errBusiness
 	}), context.Canceled)
-	must(t, "do at once", rests.Do(ctx, "stopped", nothing))
-	dctx, cancel := context.WithTimeout(ctx, rest/2)
+	must(t, "do at once", restsLong.Do(ctx, "stopped", nothing))
+	dctx, cancel := context.WithTimeout(ctx, 5*time.Second) // enough for a claim on a busy machine
 	defer cancel()
-	wantErr(t, "do", rests.Do(dctx, "late", func(ctx context.Context, _ exclusive.Grant) error {
+	wantErr(t, "do", restsLong.Do(dctx, "late", func(ctx context.Context, _ exclusive.Grant) error {
 		<-ctx.Done()
 		return ctx.Err()
 	}), context.DeadlineExceeded)
-	must(t, "do at once", rests.Do(ctx, "late", nothing))
+	must(t, "do at once", restsLong.Do(ctx, "late", nothing))
 	// But work that has cancelled something of its own has failed.
 	for run, own := range map[string]error{"cancelled within": context.Canceled, "late within": context.DeadlineExceeded} {
-		wantErr(t, "do", rests.Do(ctx, run, func(context.Context, exclusive.Grant) error { return own }), own)
-		e = wantErr(t, "do too early", rests.Do(ctx, run, nothing), uniquetask.ErrFailed)
+		wantErr(t, "do", restsLong.Do(ctx, run, func(context.Context, exclusive.Grant) error { return own }), own)
+		e = wantErr(t, "do too early", restsLong.Do(ctx, run, nothing), uniquetask.ErrFailed)
 		if e.Holder == nil {
 			t.Errorf("%s: when it may begin again is not told: %v", run, e)
 		}
