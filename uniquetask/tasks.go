@@ -81,8 +81,8 @@ func (t *Tasks[Tx]) Close() error {
 //
 // If work returns nil without Commit the run is marked as done after it. If that
 // is refused Do returns ErrFenced (somebody has taken the run over) or ErrLost; if
-// it cannot be recorded ErrOutcomeUnknown: the work has run, and may run again. If work returns an error, panics or calls runtime.Goexit, the attempt
-// has failed.
+// it cannot be recorded ErrOutcomeUnknown: the work has run, and may run again. If
+// work returns an error, panics or calls runtime.Goexit, the attempt has failed.
 func (t *Tasks[Tx]) Do(ctx context.Context, key string, work exclusive.Work) error {
 	return run.Do(ctx, t.observed, key, work, func(ctx context.Context) (*run.Claim, error) {
 		h, err := t.leaser.Claim(ctx, key)

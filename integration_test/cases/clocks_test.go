@@ -73,9 +73,8 @@ func shift[Tx any](t *testing.T, target *matrix.Target[Tx]) (shifted *matrix.Tar
 }
 
 // Only the server's clock decides who has a key: how far the clients' clocks
-// are off, in either direction, changes nothing (the
-// server's own is set off too, but for Redis and SQLite, where it is the machine's and
-// cannot be).
+// are off, in either direction, changes nothing (the server's own is set off too, but
+// for Redis and SQLite, where it is the machine's and cannot be).
 // Elsewhere each node wrote lease times of its own clock, and three minutes of
 // skew gave a second one the key at once. Here no time of a client's clock is
 // sent at all; and the server's clock is set off for a part of its sessions.

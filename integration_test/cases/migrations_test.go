@@ -61,8 +61,8 @@ func migrator(t *testing.T, target *matrix.Target[*sql.Tx], params string) *migr
 }
 
 // The migrations run under golang-migrate (its library, which its command wraps)
-// with and without multiStatements, up and down, and are never left dirty. In the field a file with two statements failed
-// with 1064 unless the DSN allowed several.
+// with and without multiStatements, up and down, and are never left dirty. In the
+// field a file with two statements failed with 1064 unless the DSN allowed several.
 func TestB100_MultiStatements(t *testing.T) {
 	onMySQL(t, func(t *testing.T, target *matrix.Target[*sql.Tx]) {
 		for _, params := range []string{"", "?multiStatements=true"} {

@@ -39,10 +39,10 @@ func allocate(t testing.TB, l exclusive.Leaser, key string, n int) (g exclusive.
 
 // A token is never accepted twice, whatever becomes of the rows behind it: the next
 // one is higher, or it is refused where results are stored and a guarded Do draws
-// until it is (no server is restarted for this). In the field tokens came from AUTO_INCREMENT, which began again when
-// its rows were deleted and the server restarted. (No table here has one. The shared
-// server is not restarted: what survives is rows, and on MariaDB a sequence without
-// a cache.)
+// until it is (no server is restarted for this). In the field tokens came from
+// AUTO_INCREMENT, which began again when its rows were deleted and the server
+// restarted. (No table here has one. The shared server is not restarted: what
+// survives is rows, and on MariaDB a sequence without a cache.)
 func TestB094_CountersBeginAgain(t *testing.T) {
 	t.Parallel()
 	matrix.Drivers(t, testCountersBeginAgain[pgx.Tx], testCountersBeginAgain[*sql.Tx])
