@@ -256,8 +256,8 @@ func testB005[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Stra
 				return err
 			}
 			unlock = sync.OnceFunc(func() { must(t, "rollback", tx.Rollback()) })
-			lock := "UPDATE " + claim.table + " SET holder = 'looked at' WHERE " + claim.key + " = ?"
-			if _, err := tx.ExecContext(ctx, target.Bind(lock), claimKey(s.Name, key)); err != nil {
+			lock := "UPDATE " + claim.table + " SET holder = 'looked at' WHERE " + claim.is
+			if _, err := tx.ExecContext(ctx, target.Bind(lock), claimArgs(s.Name, key)...); err != nil {
 				return err
 			}
 			<-time.After(ttl / 2) // a renewal is due by now

@@ -38,18 +38,20 @@ func ifLeased[Tx any](test func(*testing.T, *matrix.Target[Tx], strategies.Strat
 	}
 }
 
-// claims says where a leased claim is stored, by the name of its strategy.
-var claims = map[string]struct{ table, key, until string }{
-	"uniquetask":       {"exclusive_task", "run", "free_at"},
-	"casupdate_leased": {"job", "id", "expires_at"},
+// claims says where a leased claim is stored, by the name of its strategy. The
+// condition has all of the primary key: MySQL and MariaDB lock every row that they
+// look at.
+var claims = map[string]struct{ table, is, until string }{
+	"uniquetask":       {"exclusive_task", "task = ? AND run = ?", "free_at"},
+	"casupdate_leased": {"job", "id = ?", "expires_at"},
 }
 
-// claimKey is a key as the column of a strategy's claims has it.
-func claimKey(strategy, key string) any {
+// claimArgs are the arguments of a strategy's condition.
+func claimArgs(strategy, key string) []any {
 	if strategy == "uniquetask" {
-		return []byte(key)
+		return []any{[]byte("reports"), []byte(key)}
 	}
-	return key
+	return []any{key}
 }
 
 // renewals waits until a lease was renewed n times from now on.
@@ -103,13 +105,15 @@ func testB010Lease(t *testing.T) {
 			})
 		}
 		workers.Wait()
-		// What was renewed would rise, and never be seen free.
+		// What was renewed would rise, and never be seen free. An acquire that comes
+		// late, after it was given up, may take a free key once, until it is given
+		// back or ends.
 		last := make(map[string]time.Duration)
 		await(t, "all leases are over", func() bool {
 			over := true
 			for _, key := range keys {
 				left := i.left(t, key)
-				if before, ok := last[key]; ok && left > before {
+				if before := last[key]; before > 0 && left > before {
 					t.Errorf("the lease of %s, which nobody has, lasts %v after %v", key, left, before)
 				}
 				last[key] = left
@@ -117,7 +121,7 @@ func testB010Lease(t *testing.T) {
 			}
 			return over
 		})
-		rival := i.open(t, fencing.Config{})
+		rival := i.open(t, fencing.Config{Wait: patience})
 		for _, key := range keys {
 			free(t, rival, key)
 		}
@@ -193,10 +197,10 @@ func TestB011_NothingRenewed(t *testing.T) {
 func testB011[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Strategy[Tx]) {
 	place := s.SetUp(t, target)
 	key := place.MustKey(t)
-	claim, arg := claims[s.Name], claimKey(s.Name, key)
-	table := claim.table + " WHERE " + claim.key + " = ?"
+	claim, args := claims[s.Name], claimArgs(s.Name, key)
+	table := claim.table + " WHERE " + claim.is
 	err := place.New(t, target, exclusivetest.Config{TTL: 6 * time.Second}).Do(t.Context(), key, func(ctx context.Context, g exclusive.Grant) error {
-		target.MustExec(t, "DELETE FROM "+table, arg)
+		target.MustExec(t, "DELETE FROM "+table, args...)
 		ended(t, "work's context", ctx.Done())
 		if time.Now().After(g.Expires) {
 			t.Error("told when the lease would have ended anyway")
@@ -204,7 +208,7 @@ func testB011[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Stra
 		return nil
 	})
 	wantErr(t, "do", err, exclusive.ErrLost)
-	if n := target.Int(t, "SELECT COUNT(*) FROM "+table, arg); n != 0 {
+	if n := target.Int(t, "SELECT COUNT(*) FROM "+table, args...); n != 0 {
 		t.Error("the row was made anew")
 	}
 }
@@ -304,7 +308,7 @@ func testB014[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Stra
 	place := s.SetUp(t, target)
 	key, claim := place.MustKey(t), claims[s.Name]
 	until := func() int64 {
-		return target.Int(t, "SELECT "+claim.until+" FROM "+claim.table+" WHERE "+claim.key+" = ?", claimKey(s.Name, key))
+		return target.Int(t, "SELECT "+claim.until+" FROM "+claim.table+" WHERE "+claim.is, claimArgs(s.Name, key)...)
 	}
 	far, p := through(t, target, matrix.Options{})
 	x := place.New(t, far, exclusivetest.Config{TTL: 9 * time.Second})

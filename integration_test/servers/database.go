@@ -137,15 +137,25 @@ func dropDatabase(ctx context.Context, db *sql.DB, kind Kind, name string) error
 		}
 		return err
 	}
-	if err := killConnections(ctx, db, name); err != nil {
+	if err := killConnections(ctx, db, kind, name); err != nil {
 		return err
 	}
 	_, err := db.ExecContext(ctx, "DROP DATABASE "+name)
 	return err
 }
 
-func killConnections(ctx context.Context, db *sql.DB, database string) error {
-	rows, err := db.QueryContext(ctx, "SELECT id FROM information_schema.processlist WHERE db = ?", database)
+// Processlist is the table of a MySQL's or MariaDB's sessions. That of
+// information_schema fails on MySQL (error 3854) while anybody runs a statement with
+// bytes that are no UTF-8 of three bytes at most.
+func Processlist(kind Kind) string {
+	if kind == MySQL {
+		return "performance_schema.processlist"
+	}
+	return "information_schema.processlist"
+}
+
+func killConnections(ctx context.Context, db *sql.DB, kind Kind, database string) error {
+	rows, err := db.QueryContext(ctx, "SELECT id FROM "+Processlist(kind)+" WHERE db = ?", database)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/exclusive-go/exclusive/integration_test/servers"
 )
 
 // Session is a session with an open transaction.
@@ -71,11 +73,11 @@ func waiting(ctx context.Context, pool *sql.DB, dialect string) (n int, err erro
 			WHERE application_name = current_setting('application_name') AND wait_event_type = 'Lock'`).Scan(&n)
 		return n, err
 	}
-	err = pool.QueryRowContext(ctx, "SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND state = 'User lock'").Scan(&n)
+	err = pool.QueryRowContext(ctx, "SELECT COUNT(*) FROM "+servers.Processlist(servers.Kind(dialect))+" WHERE db = DATABASE() AND state = 'User lock'").Scan(&n)
 	if err != nil {
 		return 0, err
 	}
-	threads, err := transactions(ctx, pool, "\nLOCK WAIT ")
+	threads, err := transactions(ctx, pool, dialect, "\nLOCK WAIT ")
 	return n + len(threads), err
 }
 
@@ -83,7 +85,7 @@ func waiting(ctx context.Context, pool *sql.DB, dialect string) (n int, err erro
 // in InnoDB's report. (information_schema.innodb_trx is made anew only when nobody on
 // the whole server has looked at it for 0.1 s: who looks more often never sees
 // anything, nor does anybody else.)
-func transactions(ctx context.Context, pool *sql.DB, mark string) (threads []string, err error) {
+func transactions(ctx context.Context, pool *sql.DB, dialect, mark string) (threads []string, err error) {
 	var kind, name, status string
 	if err := pool.QueryRowContext(ctx, "SHOW ENGINE INNODB STATUS").Scan(&kind, &name, &status); err != nil {
 		return nil, err
@@ -95,7 +97,7 @@ func transactions(ctx context.Context, pool *sql.DB, mark string) (threads []str
 			continue
 		}
 		var ours bool
-		err := pool.QueryRowContext(ctx, "SELECT COUNT(*) > 0 FROM information_schema.processlist WHERE id = "+id[1]+" AND db = DATABASE()").Scan(&ours)
+		err := pool.QueryRowContext(ctx, "SELECT COUNT(*) > 0 FROM "+servers.Processlist(servers.Kind(dialect))+" WHERE id = "+id[1]+" AND db = DATABASE()").Scan(&ours)
 		if err != nil {
 			return nil, err
 		}
@@ -132,7 +134,7 @@ func kill(ctx context.Context, pool *sql.DB, dialect string) (n int64, err error
 			WHERE application_name = current_setting('application_name') AND state LIKE 'idle in transaction%' AND pid <> pg_backend_pid()`).Scan(&n)
 		return n, err
 	}
-	threads, err := transactions(ctx, pool, ", ACTIVE ")
+	threads, err := transactions(ctx, pool, dialect, ", ACTIVE ")
 	for _, id := range threads {
 		if _, err := pool.ExecContext(ctx, "KILL "+id); err != nil {
 			return n, err
@@ -170,7 +172,7 @@ func Open(t testing.TB, pool *sql.DB, dialect string) (n int) {
 	query := `SELECT COUNT(*) FROM pg_stat_activity
 		WHERE application_name = current_setting('application_name') AND pid <> pg_backend_pid() AND xact_start IS NOT NULL`
 	if dialect != "postgres" {
-		threads, err := transactions(t.Context(), pool, ", ACTIVE ")
+		threads, err := transactions(t.Context(), pool, dialect, ", ACTIVE ")
 		if err != nil {
 			t.Fatalf("ask for open transactions: %v", err)
 		}
