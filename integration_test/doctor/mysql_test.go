@@ -1,7 +1,10 @@
 package doctor_test
 
 import (
+	"context"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/exclusive-go/exclusive/integration_test/command"
 	"github.com/exclusive-go/exclusive/integration_test/servers"
@@ -88,6 +91,46 @@ func TestMySQLConnections(t *testing.T) {
 			}
 			diagnose(t, as, "--pool", "9").want(t, map[string]string{"connections": "ok"})
 			diagnose(t, as, "--pool", "1").want(t, map[string]string{"connections": "fail"})
+		})
+	}
+}
+
+// What others run does not matter, whatever its bytes.
+func TestMySQLForeignBytes(t *testing.T) {
+	t.Parallel()
+	for _, kind := range both {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			dsn := servers.Database(t, kind)
+			db := open(t, kind, dsn)
+			other, err := db.Conn(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			var id int64
+			if err := other.QueryRowContext(t.Context(), "SELECT CONNECTION_ID()").Scan(&id); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			var running sync.WaitGroup
+			running.Go(func() {
+				_, err := other.ExecContext(ctx, "DO SLEEP(60) /* \xff\xfe */")
+				if ctx.Err() == nil {
+					t.Errorf("the other session has ended: %v", err)
+				}
+				_ = other.Close()
+			})
+			t.Cleanup(func() { cancel(); running.Wait() })
+			for end, sleeps := time.Now().Add(20*time.Second), false; !sleeps; {
+				if time.Now().After(end) {
+					t.Fatal("the other session does not run its statement")
+				}
+				err := db.QueryRowContext(t.Context(), "SELECT COUNT(*) > 0 FROM "+servers.Processlist(kind)+" WHERE id = ? AND state = 'User sleep'", id).Scan(&sleeps)
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			diagnose(t, command.DSN(t, dsn)).want(t, map[string]string{"connections": "ok", "replication": "ok"})
 		})
 	}
 }

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"database/sql"
 	"strings"
 
 	"github.com/exclusive-go/exclusive/internal/db"
@@ -67,16 +68,67 @@ func (g *gatherer) mysqlStatus(ctx context.Context) {
 		g.set("limit_size", g.get("max_connections"))
 		g.set("used", g.get("threads_connected"))
 	}
-	// The session's value is the limit of the account, whoever set it.
-	if own := atoi(g.get("max_user_connections")); own > 0 {
-		if g.query(ctx, "SELECT COUNT(*) FROM information_schema.processlist WHERE user = SUBSTRING_INDEX(CURRENT_USER(), '@', 1)", []string{"@user_used"}) &&
-			own-atoi(g.get("@user_used")) < atoi(g.get("@limit_size"))-atoi(g.get("@used")) {
+	// Without the privilege PROCESS only threads of the same account are seen.
+	if processes, err := g.processes(ctx); err != nil {
+		g.fail("@replicas", err)
+	} else {
+		account, _, _ := strings.Cut(g.get("@account"), "@")
+		replicas, used := 0, 0
+		for _, p := range processes {
+			if strings.HasPrefix(p.command, "Binlog Dump") {
+				replicas++
+			}
+			if p.user == account {
+				used++
+			}
+		}
+		g.set("replicas", replicas)
+		// The session's value is the limit of the account, whoever set it.
+		if own := atoi(g.get("max_user_connections")); own > 0 && own-used < atoi(g.get("@limit_size"))-atoi(g.get("@used")) {
 			g.set("limit", "max_user_connections")
 			g.set("limit_size", own)
-			g.set("used", g.get("@user_used"))
+			g.set("used", used)
 		}
 	}
-	// Without the privilege PROCESS only threads of the same account are seen.
-	g.query(ctx, "SELECT COUNT(*) FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'", []string{"@replicas"})
 	g.set("waits", g.on("rpl_semi_sync_source_enabled") || g.on("rpl_semi_sync_master_enabled"))
+}
+
+// process is a session of the server.
+type process struct{ user, command string }
+
+// processes lists the sessions that the account may see. It is not read from
+// information_schema: on MySQL that fails (error 3854) while anybody runs a
+// statement with bytes that are no UTF-8 of three bytes at most.
+func (g *gatherer) processes(ctx context.Context) (all []process, err error) {
+	ctx, cancel := context.WithTimeout(ctx, g.answerWait)
+	defer cancel()
+	rows, err := g.pool.QueryContext(ctx, "SHOW PROCESSLIST")
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	columns, err := rows.Columns() // MariaDB has one more
+	if err != nil {
+		return nil, err
+	}
+	values, into := make([]sql.NullString, len(columns)), make([]any, len(columns))
+	for i := range values {
+		into[i] = &values[i]
+	}
+	for rows.Next() {
+		if err := rows.Scan(into...); err != nil {
+			return nil, err
+		}
+		var p process
+		for i, name := range columns {
+			switch strings.ToLower(name) {
+			case "user":
+				p.user = values[i].String
+			case "command":
+				p.command = values[i].String
+			}
+		}
+		all = append(all, p)
+	}
+	return all, rows.Err()
 }
