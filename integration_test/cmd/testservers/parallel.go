@@ -27,7 +27,7 @@ const (
 
 // chooseParallel tries it out, and says what it found. What is set stays as it is.
 func chooseParallel(ctx context.Context, started []*servers.Server) error {
-	if _, set := os.LookupEnv(parallelVariable); set {
+	if os.Getenv(parallelVariable) != "" {
 		return nil
 	}
 	parallel, found := slow, "PostgreSQL is not here to be measured"
