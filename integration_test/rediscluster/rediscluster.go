@@ -193,18 +193,25 @@ func Await(t testing.TB, what string, ask func(ctx context.Context) error) {
 }
 
 // freePort picks a port outside of the range that the kernel hands out, and such
-// that the cluster's second port (10000 more) is valid.
+// that the cluster's second port is free as well.
 func freePort(t testing.TB) int {
 	t.Helper()
+	const second = 10000 // so much higher is the port on which a cluster's nodes talk
 	for {
-		port := 10000 + rand.IntN(9000)
-		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-		if err != nil {
-			continue
+		if port := 10000 + rand.IntN(9000); isFree(t, port) && isFree(t, port+second) {
+			return port
 		}
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
-		}
-		return port
 	}
+}
+
+func isFree(t testing.TB, port int) bool {
+	t.Helper()
+	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	if err != nil {
+		return false
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return true
 }
