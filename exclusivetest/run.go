@@ -468,24 +468,30 @@ func tokensRise(ctx context.Context, p *processes) error {
 	return nil
 }
 
-// lateRelease has a former holder release: its successor must not notice.
-func lateRelease(ctx context.Context, p *processes) error {
+// overtaken returns a lease that ran out, that of its successor, and one more
+// process.
+func overtaken(ctx context.Context, p *processes) (former, current *exclusive.Lease, other exclusive.Leaser, err error) {
 	ls, err := p.leasers()
 	if err != nil {
-		return err
+		return nil, nil, nil, err
 	}
-	a, err := ls[0].Acquire(ctx, p.key)
-	if err != nil {
-		return err
+	if former, err = ls[0].Acquire(ctx, p.key); err != nil {
+		return nil, nil, nil, err
 	}
-	b, err := waitOut(ctx, ls[1], p.key)
+	current, err = waitOut(ctx, ls[1], p.key)
+	return former, current, ls[2], err
+}
+
+// lateRelease has a former holder release: its successor must not notice.
+func lateRelease(ctx context.Context, p *processes) error {
+	a, b, other, err := overtaken(ctx, p)
 	if err != nil {
 		return err
 	}
 	if err := want("the release of a lease that ran out", a.Release(ctx), exclusive.ErrLost); err != nil {
 		return err
 	}
-	if err := stillHeld(ctx, b, ls[2], p.key, "a former holder has released"); err != nil {
+	if err := stillHeld(ctx, b, other, p.key, "a former holder has released"); err != nil {
 		return err
 	}
 	if err := b.Release(ctx); err != nil {
@@ -509,22 +515,14 @@ func stillHeld(ctx context.Context, lease *exclusive.Lease, other exclusive.Leas
 // lateRenew has a former holder renew, while its successor works and after it
 // has finished.
 func lateRenew(ctx context.Context, p *processes) error {
-	ls, err := p.leasers()
-	if err != nil {
-		return err
-	}
-	a, err := ls[0].Acquire(ctx, p.key)
-	if err != nil {
-		return err
-	}
-	b, err := waitOut(ctx, ls[1], p.key)
+	a, b, other, err := overtaken(ctx, p)
 	if err != nil {
 		return err
 	}
 	if err := want("the renewal of a lease that ran out", a.Renew(ctx), exclusive.ErrLost); err != nil {
 		return err
 	}
-	if err := stillHeld(ctx, b, ls[2], p.key, "a former holder has renewed"); err != nil {
+	if err := stillHeld(ctx, b, other, p.key, "a former holder has renewed"); err != nil {
 		return err
 	}
 	if err := b.Release(ctx); err != nil {
@@ -533,7 +531,7 @@ func lateRenew(ctx context.Context, p *processes) error {
 	if err := want("another renewal of a lease that ran out", a.Renew(ctx), exclusive.ErrLost); err != nil {
 		return err
 	}
-	return p.free(ctx, ls[2], "a former holder has renewed")
+	return p.free(ctx, other, "a former holder has renewed")
 }
 
 // maxHold has work outlive the longest time for which a lease is renewed.
