@@ -142,6 +142,7 @@ func TestNumbers(t *testing.T) {
 		{"1_a.up.sql 9_b.up.sql", "", "", "10 11"},
 		{"0009_a.up.sql 0010_b.down.sql", "", "", "0011 0012"},
 		{"00002_a.sql 00003_b.go", "", "", "00004 00005"},
+		{"00002_a.sql 00003_b_test.go", "", "", "00003 00004"}, // goose runs no tests
 		{"20200101000000_a.sql", "", "", "20261129115954 20261129115955"},
 		{"20261129115956_a.sql", "", "", "20261129115957 20261129115958"},
 		{"20301231235959_a.sql", "", "", "20310101000000 20310101000001"},
@@ -173,6 +174,47 @@ func TestNumbers(t *testing.T) {
 		}
 		if numbers = slices.Compact(numbers); strings.Join(numbers[:2], " ") != c.want || len(numbers) != 7 || !slices.IsSorted(numbers) && numbers[0] != "10" {
 			t.Errorf("%q: %q; want %s", c.before, numbers, c.want)
+		}
+	}
+}
+
+// Only goose has migrations in Go.
+func TestFormatOfGoFiles(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		before string // names of files
+		format Format
+		want   Format // "" if the user is asked
+	}{
+		{"00001_a.go 00002_b.go", "", Goose},
+		{"20260102030405_a.go", "", Goose},
+		{"00001_a.go", GolangMigrate, GolangMigrate}, // as its user says
+		{"1_a.up.sql 2_helper.go", "", GolangMigrate},
+		{"embed.go", "", GolangMigrate},
+		{"00001_a_test.go", "", GolangMigrate},
+		{"00001_a.go V2__b.sql", "", ""},
+	} {
+		files := make(map[string]string)
+		for _, name := range strings.Fields(c.before) {
+			files[name] = ""
+		}
+		o := options(folderOf(t, files))
+		o.Format, o.Strategies = c.format, []string{"rowlock"}
+		done, err := Copy(t.Context(), o)
+		if c.want == "" {
+			if err == nil || !strings.Contains(err.Error(), "say which format") {
+				t.Errorf("%q: %s files, %v", c.before, done.Format, err)
+			}
+			continue
+		}
+		pairs := 0
+		for _, f := range done.Written {
+			if strings.HasSuffix(f.Path, ".up.sql") {
+				pairs++
+			}
+		}
+		if err != nil || done.Format != c.want || (pairs > 0) != (c.want == GolangMigrate) {
+			t.Errorf("%q: %s files, of them %d of golang-migrate, %v; want %s", c.before, done.Format, pairs, err, c.want)
 		}
 	}
 }

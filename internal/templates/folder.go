@@ -66,11 +66,11 @@ func scan(dir string, format Format) (f *folder, err error) {
 		return nil, fmt.Errorf("the folder of migrations cannot be read: %w", err)
 	}
 	f = &folder{dir: dir, format: format}
-	var pair, single, other string // an example of each
+	var pair, single, inGo, other string // an example of each
 	for _, e := range entries {
 		m := numbered.FindStringSubmatch(e.Name())
 		switch {
-		case e.IsDir():
+		case e.IsDir(), strings.HasSuffix(e.Name(), "_test.go"):
 			continue
 		case m == nil:
 			if strings.HasSuffix(e.Name(), ".sql") {
@@ -81,6 +81,8 @@ func scan(dir string, format Format) (f *folder, err error) {
 			pair = e.Name()
 		case m[2] == ".sql":
 			single = e.Name()
+		default:
+			inGo = e.Name()
 		}
 		number, err := strconv.ParseUint(m[1], 10, 64)
 		if err != nil {
@@ -105,6 +107,8 @@ func scan(dir string, format Format) (f *folder, err error) {
 		f.format = Goose
 	case other != "":
 		return nil, fmt.Errorf("%s has files of SQL, but none that begins with the number of a migration (%s is one): say which format is meant if this is the right folder", dir, other)
+	case inGo != "": // golang-migrate has no migrations in Go
+		f.format = Goose
 	}
 	if format == GolangMigrate && pair == "" && single != "" || format == Goose && single == "" && pair != "" {
 		return nil, fmt.Errorf("%s has no files of %s, but %s: the two formats cannot share a folder", dir, format, pair+single)
