@@ -93,6 +93,7 @@ func TestBrokenFakesAreCaught(t *testing.T) {
 		{"mark never raised", "DestinationRestored/check", func(m *Memory) fake { return markOnce{m} }},
 		{"lost rollback", "CommitFailureLeavesNothing", func(m *Memory) fake { return losesRollback{m} }},
 		{"done without write", "InTx", func(m *Memory) fake { return forgetsWrite{m} }},
+		{"commit that ends work's context", "InTx", func(m *Memory) fake { return cancelsWork{m} }},
 		{"commit that keeps the grant", "InTx", func(m *Memory) fake { return keepsGrant{m} }},
 		{"second commit reported as a loss", "InTx", func(m *Memory) fake { return renames{m, exclusive.ErrInvalid, exclusive.ErrLost} }},
 		{"work's Commit not waited for", "CommitLeftBehind", func(m *Memory) fake { return leavesCommit{m} }},
@@ -525,6 +526,26 @@ func (f forgetsWrite) Commit(ctx context.Context, g exclusive.Grant, apply func(
 		defer tx.Rollback()
 		return apply(ctx, tx)
 	})
+}
+
+type cancelsWork struct{ *Memory }
+
+type cancelKey struct{}
+
+func (f cancelsWork) Do(ctx context.Context, key string, work exclusive.Work) error {
+	return f.Memory.Do(ctx, key, func(ctx context.Context, g exclusive.Grant) error {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		return work(context.WithValue(ctx, cancelKey{}, cancel), g)
+	})
+}
+
+func (f cancelsWork) Commit(ctx context.Context, g exclusive.Grant, apply func(context.Context, *MemoryTx) error) error {
+	err := f.Memory.Commit(ctx, g, apply)
+	if cancel, ok := ctx.Value(cancelKey{}).(context.CancelFunc); ok && err == nil {
+		cancel()
+	}
+	return err
 }
 
 type keepsGrant struct{ *Memory }

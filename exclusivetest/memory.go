@@ -140,6 +140,7 @@ func (m *Memory) Do(ctx context.Context, key string, work exclusive.Work) error 
 		if err != nil {
 			return nil, err
 		}
+		l.keepCtx = true // nobody else has it yet
 		return &run.Claim{
 			Grant:     l.Grant(),
 			Context:   l.ctx,
@@ -239,9 +240,12 @@ func (m *Memory) Revoke(ctx context.Context, key string) error {
 	}
 	r := row{leases, key}
 	return m.db.update(ctx, "revoke", r, func() error {
-		now := get[leaseRow](m.db.rows, r)
-		m.db.rows[r] = leaseRow{token: now.token, attempt: now.attempt}
-		m.db.wake()
+		// Whose it was stays, as nobody has it yet: decision 0012.
+		if now := get[leaseRow](m.db.rows, r); now.held {
+			now.held = false
+			m.db.rows[r] = now
+			m.db.wake()
+		}
 		return nil
 	})
 }
@@ -265,6 +269,8 @@ func (m *Memory) check(ctx context.Context, op string, tx *MemoryTx, g exclusive
 		return err
 	}
 	switch now := txGet[leaseRow](tx, row{leases, g.Key}); {
+	case now.id == "":
+		return fail(exclusive.ErrLost, "the key has no lease")
 	case now.id != g.ID:
 		return &exclusive.Error{Op: op, Key: g.Key, Kind: exclusive.ErrFenced, Holder: now.who()}
 	case now.token != g.Token:
@@ -274,7 +280,7 @@ func (m *Memory) check(ctx context.Context, op string, tx *MemoryTx, g exclusive
 	case now.finished:
 		return fail(exclusive.ErrLost, "the grant is over: its Commit has succeeded")
 	case !now.held:
-		return fail(exclusive.ErrLost, "the lease was released")
+		return fail(exclusive.ErrLost, "the lease was released, or revoked; nobody has the key")
 	case !time.Now().Before(now.expires):
 		return fail(exclusive.ErrLost, "the lease ran out")
 	}
@@ -298,8 +304,15 @@ func (m *Memory) Commit(ctx context.Context, g exclusive.Grant, apply func(ctx c
 			return err
 		}
 		err = run.ErrUnwound // unless commit returns
-		defer func() { l.commits.End(err) }()
-		apply = run.Sending(&l.commits, g, apply)
+		defer func() {
+			l.unlock()
+			l.commits.End(err)
+		}()
+		sending := run.Sending(&l.commits, g, apply)
+		apply = func(ctx context.Context, tx *MemoryTx) error {
+			l.lock()
+			return sending(ctx, tx)
+		}
 	}
 	return m.commit(ctx, g, apply)
 }

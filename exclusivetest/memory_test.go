@@ -127,8 +127,11 @@ func TestMemoryRevoke(t *testing.T) {
 			if err := m.Revoke(t.Context(), "k"); err != nil {
 				return err
 			}
-			err := m.Commit(t.Context(), g, func(ctx context.Context, tx *MemoryTx) error { return tx.Put(ctx, "k", "v") })
-			wantErr(t, "Commit after Revoke", err, exclusive.ErrFenced)
+			write := func(ctx context.Context, tx *MemoryTx) error { return tx.Put(ctx, "k", "v") }
+			// Nobody has had the key since: decision 0012.
+			wantErr(t, "Commit after Revoke", m.Commit(t.Context(), g, write), exclusive.ErrLost)
+			err := d.InTx(t.Context(), func(ctx context.Context, tx *MemoryTx) error { return m.Check(ctx, tx, g) })
+			wantErr(t, "Check after Revoke", err, exclusive.ErrLost)
 			<-ctx.Done() // with the next renewal
 			wantErr(t, "the cause", context.Cause(ctx), exclusive.ErrLost)
 			return nil
@@ -137,6 +140,82 @@ func TestMemoryRevoke(t *testing.T) {
 		if got := d.Get("k"); got != "" {
 			t.Errorf("%q is stored", got)
 		}
+	})
+}
+
+// A revoked key has its attempts and tokens, and a newer holder is named.
+func TestMemoryRevokeKeepsTheRow(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, d *MemoryDB, m *Memory) {
+		ctx := t.Context()
+		former, err := m.TryAcquire(ctx, "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := m.Revoke(ctx, "k"); err != nil {
+			t.Fatal(err)
+		}
+		next, err := m.TryAcquire(ctx, "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		g, old := next.Grant(), former.Grant()
+		if g.Token <= old.Token || g.Attempt != 2 {
+			t.Errorf("token %d, attempt %d after token %d", g.Token, g.Attempt, old.Token)
+		}
+		err = m.Commit(ctx, old, func(context.Context, *MemoryTx) error { return nil })
+		wantErr(t, "Commit of the former holder", err, exclusive.ErrFenced)
+		var e *exclusive.Error
+		if !errors.As(err, &e) || e.Holder == nil || e.Holder.ID != g.ID {
+			t.Errorf("the newer holder is not told: %v", err)
+		}
+		wantErr(t, "its Release", former.Release(ctx), exclusive.ErrLost)
+		if err := next.Release(ctx); err != nil {
+			t.Errorf("Release of the next holder: %v", err)
+		}
+	})
+}
+
+// While a Commit has the row nobody can take the key over, so its time does not
+// run out, as on the strategies.
+func TestMemoryCommitSuspendsTheDeadline(t *testing.T) {
+	inBubble(t, Config{TTL: time.Second}, func(t *testing.T, d *MemoryDB, m *Memory) {
+		slow := func(fails error) func(context.Context, *MemoryTx) error {
+			return func(ctx context.Context, tx *MemoryTx) error {
+				time.Sleep(time.Minute)
+				if err := ctx.Err(); err != nil {
+					return err
+				}
+				return errors.Join(tx.Put(ctx, "k", "v"), fails)
+			}
+		}
+		err := m.Do(t.Context(), "k", func(ctx context.Context, g exclusive.Grant) error { return m.Commit(ctx, g, slow(nil)) })
+		if err != nil || d.Get("k") != "v" {
+			t.Errorf("Do: %v; %q is stored", err, d.Get("k"))
+		}
+		lease, err := m.TryAcquire(t.Context(), "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := m.Commit(lease.Context(), lease.Grant(), slow(nil)); err != nil {
+			t.Errorf("Commit of a lease: %v", err)
+		}
+		// A Commit that fails then leaves nothing to hold the key.
+		err = m.Do(t.Context(), "k", func(ctx context.Context, g exclusive.Grant) error {
+			err := m.Commit(ctx, g, slow(errWork))
+			wantErr(t, "a slow Commit that fails", err, errWork)
+			<-ctx.Done()
+			wantErr(t, "the cause", context.Cause(ctx), exclusive.ErrLost)
+			return err
+		})
+		wantErr(t, "its Do", err, errWork)
+		wantErr(t, "its Do", err, exclusive.ErrLost)
+		// The twin: without a Commit the time runs out.
+		m.cfg.NoRenew = true
+		err = m.Do(t.Context(), "k", func(ctx context.Context, _ exclusive.Grant) error {
+			time.Sleep(time.Minute)
+			return ctx.Err()
+		})
+		wantErr(t, "Do without a Commit", err, exclusive.ErrLost)
 	})
 }
 
@@ -265,7 +344,7 @@ func TestMemoryRefusesWhatIsNotIts(t *testing.T) {
 		g := exclusive.Grant{Key: "k", ID: "id", Token: 1}
 		wantErr(t, "Check in another database", m.Check(ctx, other, g), exclusive.ErrInvalid)
 		wantErr(t, "Check without a transaction", m.Check(ctx, nil, g), exclusive.ErrInvalid)
-		wantErr(t, "Check of a grant that never was", m.Check(ctx, d.Begin(ctx), g), exclusive.ErrFenced)
+		wantErr(t, "Check of a grant that never was", m.Check(ctx, d.Begin(ctx), g), exclusive.ErrLost)
 		g.Token = -1
 		wantErr(t, "Check of no token", m.Check(ctx, d.Begin(ctx), g), exclusive.ErrInvalid)
 		_, err := m.Once(ctx, nil, "op", nil, nil)

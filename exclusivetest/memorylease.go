@@ -16,10 +16,12 @@ type memoryLease struct {
 	last   time.Time // renewals reach no further; zero = no limit
 
 	commits run.Commits
+	keepCtx bool // a Commit does not end the context: Do does
 
 	// Guarded by the database's mutex.
 	grant           exclusive.Grant
 	expiry, renewal *time.Timer
+	locked          bool // a Commit's transaction has the row
 	over            bool // released, finished or lost
 	finished        bool // by a Commit
 	dropped         bool // its Do has returned, or it was released
@@ -54,6 +56,30 @@ func (l *memoryLease) startTimers() {
 func (l *memoryLease) expire() {
 	l.m.db.mu.Lock()
 	defer l.m.db.mu.Unlock()
+	if !l.locked {
+		l.waitOrLose()
+	}
+}
+
+// lock suspends the deadline: the Commit's transaction has the row now, so nobody
+// can take the key over.
+func (l *memoryLease) lock() {
+	l.m.db.mu.Lock()
+	defer l.m.db.mu.Unlock()
+	l.locked = true
+}
+
+// unlock is called when that transaction has ended.
+func (l *memoryLease) unlock() {
+	l.m.db.mu.Lock()
+	defer l.m.db.mu.Unlock()
+	l.locked = false
+	l.waitOrLose()
+}
+
+// waitOrLose waits for the deadline, or ends the lease if it has passed. The caller
+// holds the mutex.
+func (l *memoryLease) waitOrLose() {
 	if l.over {
 		return
 	}
@@ -150,7 +176,9 @@ func (l *memoryLease) lose(hint string) {
 // finish ends the lease after its Commit. The caller holds the mutex.
 func (l *memoryLease) finish() {
 	l.finished = true
-	l.end(context.Canceled)
+	if l.stop() && !l.keepCtx {
+		l.cancel(context.Canceled)
+	}
 }
 
 // drop notes that Do has returned.
@@ -161,13 +189,20 @@ func (l *memoryLease) drop() {
 }
 
 func (l *memoryLease) end(cause error) {
+	if l.stop() {
+		l.cancel(cause)
+	}
+}
+
+// stop reports whether it has ended the lease: it may have been over.
+func (l *memoryLease) stop() bool {
 	if l.over {
-		return
+		return false
 	}
 	l.over = true
 	l.expiry.Stop()
 	l.renewal.Stop()
-	l.cancel(cause)
+	return true
 }
 
 func (l *memoryLease) committed() bool {

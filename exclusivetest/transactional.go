@@ -185,15 +185,17 @@ func (d *destination[Tx]) unguarded(ctx context.Context, key, value string) erro
 
 func nothing() {}
 
-// commitStores commits twice: the first stores and finishes, the second is a
-// mistake of the caller's.
+// commitStores commits twice: the first stores and finishes, and work goes on; the
+// second is a mistake of the caller's.
 func commitStores[Tx any](ctx context.Context, d *destination[Tx]) error {
 	err := d.x.Do(ctx, d.key, func(wctx context.Context, g exclusive.Grant) error {
 		if err := d.committed(wctx, d.x, g, "first", nothing); err != nil {
 			return fmt.Errorf("Commit: %w", err)
 		}
-		// Not on work's context: it ends with the grant.
-		if err := d.expect(ctx, "first", "Commit has returned nil"); err != nil {
+		if wctx.Err() != nil {
+			return fmt.Errorf("Commit ends work's context, with %w", context.Cause(wctx))
+		}
+		if err := d.expect(wctx, "first", "Commit has returned nil"); err != nil {
 			return err
 		}
 		return errors.Join(
