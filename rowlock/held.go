@@ -135,6 +135,9 @@ func (h *held[Tx]) end(s state, cause error) {
 	if errors.Is(cause, exclusive.ErrLost) {
 		h.locks.observed.Lose(context.WithoutCancel(h.ctx), h.grants[0], cause)
 	}
+	if s == done {
+		return // work goes on; its context ends with Do
+	}
 	if cause == nil {
 		cause = context.Canceled
 	}

@@ -242,6 +242,25 @@ func TestCommitLeftBehind(t *testing.T) {
 	})
 }
 
+// Work goes on after its Commit, as on the other strategies.
+func TestCommitKeepsContext(t *testing.T) {
+	l := locks(t, &fake{}, Config{})
+	var after context.Context
+	err := l.Do(t.Context(), "k", func(ctx context.Context, g exclusive.Grant) error {
+		after = ctx
+		if err := l.Commit(ctx, g, func(context.Context, int) error { return nil }); err != nil {
+			return err
+		}
+		return ctx.Err()
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if after.Err() == nil {
+		t.Error("work's context outlives Do")
+	}
+}
+
 // recorder notes what was observed.
 type recorder struct{ events []string }
 
