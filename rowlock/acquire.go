@@ -10,6 +10,7 @@ import (
 
 	"github.com/exclusive-go/exclusive"
 	"github.com/exclusive-go/exclusive/internal/db"
+	"github.com/exclusive-go/exclusive/internal/run"
 )
 
 // wait gets the targets, trying in this process's turn for up to Config.Wait.
@@ -17,42 +18,49 @@ func (l *Locks[Tx]) wait(ctx context.Context, targets []target) (*held[Tx], erro
 	if l.cfg.Wait <= 0 {
 		return l.try(ctx, ctx, targets, 0)
 	}
+	key, end := targets[0].key, time.Now().Add(l.cfg.Wait)
 	// A little longer than the server is told, whose answer keeps the
 	// connection whole.
-	wctx, cancel := context.WithTimeout(ctx, l.cfg.Wait+grace)
+	wctx, cancel := context.WithDeadline(ctx, end.Add(grace))
 	defer cancel()
-	end := time.Now().Add(l.cfg.Wait)
-	d, err := l.server.SQL(wctx, l.server.DB)
-	if err != nil {
-		return nil, l.server.Fail(ctx, "acquire", targets[0].key, err)
+	var last run.Refusal
+	h, err := l.poll(wctx, ctx, end, targets, &last)
+	switch {
+	case err == nil:
+		return h, nil
+	case db.Over(ctx) != nil:
+		return nil, db.CtxError(ctx, "acquire", key, err)
+	case db.Over(wctx) == nil && !errors.Is(err, exclusive.ErrHeld):
+		return nil, err
 	}
-	var h *held[Tx]
-	var failed, refused error
-	perr := l.queue.Poll(wctx, line(d, targets[0].key), func() (bool, time.Duration) {
+	return run.EndOfWait(ctx, key, last, func(actx context.Context) (*held[Tx], error) { return l.try(actx, ctx, targets, 0) })
+}
+
+// poll tries in this process's turn until end, for which ctx gives it a moment
+// more. last is the last refusal.
+func (l *Locks[Tx]) poll(ctx, parent context.Context, end time.Time, targets []target, last *run.Refusal) (h *held[Tx], err error) {
+	key := targets[0].key
+	d, err := l.server.SQL(ctx, l.server.DB)
+	if err != nil {
+		return nil, l.server.Fail(ctx, "acquire", key, err)
+	}
+	perr := l.queue.Poll(ctx, line(d, key), func() (bool, time.Duration) {
 		left := time.Until(end)
-		if left <= 0 && refused != nil {
+		if left <= 0 && last.Err != nil {
+			err = last.Err
 			return true, 0
 		}
-		h, failed = l.try(wctx, ctx, targets, min(left, slice))
-		if errors.Is(failed, exclusive.ErrHeld) {
-			refused = failed
+		h, err = l.try(ctx, parent, targets, min(left, slice))
+		if errors.Is(err, exclusive.ErrHeld) {
+			*last = run.Refusal{Err: err, At: time.Now()}
 			return false, max(left, time.Millisecond)
 		}
 		return true, 0
 	})
-	switch {
-	case perr == nil && failed == nil:
-		return h, nil
-	case ctx.Err() != nil:
-		return nil, db.CtxError(ctx, "acquire", targets[0].key, cmp.Or(perr, failed))
-	case wctx.Err() == nil && !errors.Is(failed, exclusive.ErrHeld):
-		return nil, failed
-	case refused == nil:
-		// The time has passed before the server was asked once: the pool, or
-		// this process's queue, is too busy to tell.
-		refused = &exclusive.Error{Op: "acquire", Key: targets[0].key, Kind: exclusive.ErrHeld, Hint: "waited for a turn or a connection, and got none"}
+	if perr != nil {
+		return nil, db.CtxError(ctx, "acquire", key, nil)
 	}
-	return nil, refused
+	return h, err
 }
 
 // grace: see wait.

@@ -43,7 +43,8 @@
 // While it waits on PostgreSQL, one waiter of this process for each key blocks
 // in the server, on a connection of the pool, in the order in which all
 // processes came. The statement is cancelled when the context ends, and limited
-// by lock_timeout. On MySQL and MariaDB such a waiter could not be stopped and
+// by lock_timeout to 5 s, so that none waits for long that cannot be cancelled:
+// after that the waiter comes again, as the last. On MySQL and MariaDB such a waiter could not be stopped and
 // would take the row later, so there waiting is polling with NOWAIT, every 10 to
 // 250 ms, without a connection between two polls; SQLite likewise. The other
 // waiters of the process queue locally and hold no connection. A release in the
@@ -74,8 +75,8 @@
 //	work leaves a Commit      Do waits for it, and answers by it; its apply has 5 s. After that Do
 //	behind                    is ErrLost, and the transaction, with the lock, is rolled back when
 //	                          apply returns
-//	the pool is exhausted     Do waits for a connection until its context ends, or Wait has passed.
-//	                          Do inside work, with every connection holding a lock: ErrUnavailable
+//	the pool is exhausted,    Do waits until its context ends; with Config.Wait until that, and 3 s
+//	or the server is silent   more, have passed: ErrUnavailable
 //	the server is read-only   ErrUnavailable
 //	the table is missing      ErrSchema
 //	the row is missing        in the application's table ErrNoRow, also if one has a name that only

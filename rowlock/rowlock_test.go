@@ -3,6 +3,7 @@ package rowlock
 import (
 	"context"
 	"errors"
+	"math"
 	"strings"
 	"sync"
 	"testing"
@@ -20,8 +21,11 @@ type fake struct {
 	readOnly bool
 	commit   error
 	undo     error
+	begin    func(ctx context.Context) error // nil: at once
+	lock     func(ctx context.Context) error // nil: at once
+	pool     int                             // 0: without a limit
 
-	mu    sync.Mutex // probes come from another goroutine
+	mu    sync.Mutex // probes and waiters come from other goroutines
 	probe error
 
 	begun, rolledBack int
@@ -29,13 +33,24 @@ type fake struct {
 }
 
 func (f *fake) Dialect(context.Context, db.Runner) (db.Dialect, error) { return db.MySQL, nil }
-func (f *fake) MaxConns() int                                          { return 0 }
-func (f *fake) Begin(context.Context) (int, error)                     { f.begun++; return f.begun, nil }
+func (f *fake) MaxConns() int                                          { return f.pool }
 func (f *fake) Within(int) (db.Runner, error)                          { return f, nil }
 func (f *fake) Commit(context.Context, int) error                      { return f.commit }
-func (f *fake) Rollback(int) error                                     { f.rolledBack++; return nil }
+func (f *fake) Rollback(int) error                                     { f.mu.Lock(); defer f.mu.Unlock(); f.rolledBack++; return nil }
 
-var errDeadlock, errGone = errors.New("deadlock"), errors.New("connection broke")
+func (f *fake) Begin(ctx context.Context) (int, error) {
+	if f.begin != nil {
+		if err := f.begin(ctx); err != nil {
+			return 0, err
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.begun++
+	return f.begun, nil
+}
+
+var errDeadlock, errGone, errLocked = errors.New("deadlock"), errors.New("connection broke"), errors.New("locked")
 
 func (f *fake) Classify(err error) db.Class {
 	switch {
@@ -43,6 +58,8 @@ func (f *fake) Classify(err error) db.Class {
 		return db.Conflict
 	case errors.Is(err, errGone):
 		return db.Disconnected
+	case errors.Is(err, errLocked):
+		return db.Locked
 	}
 	return db.Network(err)
 }
@@ -57,9 +74,14 @@ func (f *fake) Exec(_ context.Context, query string, _ ...any) (db.Result, error
 	return db.Result{}, nil
 }
 
-func (f *fake) Query(_ context.Context, query string, _ []any, each func(db.Scan) error) error {
+func (f *fake) Query(ctx context.Context, query string, _ []any, each func(db.Scan) error) error {
 	if strings.Contains(query, "information_schema") {
 		return nil // the key's column is as it must be
+	}
+	if f.lock != nil && query != probeQ {
+		if err := f.lock(ctx); err != nil {
+			return err
+		}
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -401,4 +423,97 @@ func TestPromises(t *testing.T) {
 	if p := x.Promises(); p.OncePerKey {
 		t.Error("promises that work runs once")
 	}
+}
+
+// until answers with err until it is time to, and is silent for some of that time.
+func until(err error, silent, back, over time.Duration) func(context.Context) error {
+	began := time.Now()
+	return func(ctx context.Context) error {
+		if since := time.Since(began); since >= silent && since < back {
+			select {
+			case <-time.After(back - since):
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		if time.Since(began) < over {
+			return err
+		}
+		return nil
+	}
+}
+
+// What is told at the end of a wait: held if the server has said so a moment ago,
+// and nothing that nobody knows.
+func TestEndOfWait(t *testing.T) {
+	const wait, never = 10 * time.Second, time.Duration(math.MaxInt64)
+	for name, c := range map[string]struct {
+		begin, lock func() func(context.Context) error
+		waiters     int
+		cancel      time.Duration
+		want        error // nil: all get the key
+	}{
+		"held":             {lock: func() func(context.Context) error { return until(errLocked, never, never, never) }, waiters: 1, want: exclusive.ErrHeld},
+		"held, no turn":    {lock: func() func(context.Context) error { return until(errLocked, never, never, never) }, waiters: 3, want: exclusive.ErrHeld},
+		"cut off":          {lock: func() func(context.Context) error { return until(errLocked, wait-time.Second, never, never) }, waiters: 1, want: exclusive.ErrHeld},
+		"no connection":    {begin: func() func(context.Context) error { return until(nil, 0, never, 0) }, waiters: 1, want: exclusive.ErrUnavailable},
+		"no answer":        {lock: func() func(context.Context) error { return until(nil, 0, never, 0) }, waiters: 1, want: exclusive.ErrUnavailable},
+		"silent, no turn":  {lock: func() func(context.Context) error { return until(nil, 0, never, 0) }, waiters: 3, want: exclusive.ErrUnavailable},
+		"held, then gone":  {lock: func() func(context.Context) error { return until(errLocked, time.Second, never, never) }, waiters: 1, want: exclusive.ErrUnavailable},
+		"held after all":   {lock: func() func(context.Context) error { return until(errLocked, 0, wait+time.Second, never) }, waiters: 1, want: exclusive.ErrHeld},
+		"free after all":   {lock: func() func(context.Context) error { return until(errLocked, 0, wait+time.Second, time.Second) }, waiters: 1},
+		"gone, and cancel": {lock: func() func(context.Context) error { return until(nil, 0, never, 0) }, waiters: 1, cancel: wait + time.Second, want: context.Canceled},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := &fake{}
+				if c.begin != nil {
+					f.begin = c.begin()
+				}
+				if c.lock != nil {
+					f.lock = c.lock()
+				}
+				l := locks(t, f, Config{Wait: wait})
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				if c.cancel > 0 {
+					time.AfterFunc(c.cancel, cancel)
+				}
+				var wg sync.WaitGroup
+				for range c.waiters {
+					wg.Go(func() {
+						began := time.Now()
+						err := l.Do(ctx, "k", nothing)
+						if !errors.Is(err, c.want) {
+							t.Errorf("%v; want %v", err, c.want)
+						}
+						for _, other := range []error{exclusive.ErrHeld, exclusive.ErrUnavailable, context.Canceled} {
+							if other != c.want && errors.Is(err, other) {
+								t.Errorf("%v matches %q too", err, other)
+							}
+						}
+						if took := time.Since(began); took < wait && c.want != nil || took > 2*wait {
+							t.Errorf("told after %v", took)
+						}
+					})
+				}
+				wg.Wait()
+			})
+		})
+	}
+}
+
+// The longest wait is one.
+func TestWaitForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		l := locks(t, f, Config{Wait: math.MaxInt64})
+		if err := l.Do(t.Context(), "k", nothing); err != nil {
+			t.Errorf("a free key: %v", err)
+		}
+		f.lock = until(errLocked, math.MaxInt64, math.MaxInt64, time.Hour)
+		if err := l.Do(t.Context(), "k", nothing); err != nil {
+			t.Errorf("a key that becomes free: %v", err)
+		}
+	})
 }

@@ -359,6 +359,32 @@ func testPoolOfOne[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 	free(t, one, x, "k")
 }
 
+// A pool that has no connection is no holder of the key.
+func TestPoolExhausted(t *testing.T) { matrix.Drivers(t, testPoolExhausted, testPoolExhausted) }
+
+func testPoolExhausted[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	setUp(t, target)
+	one := target.Another(t, matrix.Options{MaxConns: 1})
+	x := newLocks(t, one, rowlock.Config{Wait: 100 * time.Millisecond})
+	must(t, "do", x.Do(t.Context(), "k", nothing))
+	tx, err := one.BeginPast(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = x.Do(t.Context(), "k", mustNotRun(t))
+	wantErr(t, "do without a connection", err, exclusive.ErrUnavailable)
+	if errors.Is(err, exclusive.ErrHeld) {
+		t.Errorf("nobody holds the key: %v", err)
+	}
+	must(t, "roll back", one.DB.Rollback(tx))
+	free(t, one, x, "k")
+	// The twin: somebody does.
+	must(t, "do", newLocks(t, target, rowlock.Config{}).Do(t.Context(), "k", func(ctx context.Context, _ exclusive.Grant) error {
+		wantErr(t, "do of a held key", x.Do(ctx, "k", mustNotRun(t)), exclusive.ErrHeld)
+		return nil
+	}))
+}
+
 // Round trips are counted on the wire.
 func TestRoundTrips(t *testing.T) { matrix.Drivers(t, testRoundTrips, testRoundTrips) }
 

@@ -76,12 +76,10 @@ func (l *Leaser) Claim(ctx context.Context, key string) (*Held, error) {
 	if l.wait > 0 && errors.Is(err, exclusive.ErrHeld) {
 		wctx, cancel := context.WithTimeout(ctx, l.wait)
 		defer cancel()
-		var held error
-		h, held, err = l.poll(wctx, ctx, key, err)
+		last := run.Refusal{Err: err, At: time.Now()}
+		h, err = l.poll(wctx, ctx, key, &last)
 		if err != nil && db.Over(wctx) != nil && db.Over(ctx) == nil {
-			// Waited long enough: it is held, which is no failure. A waiter
-			// whose turn did not come knows it from its first try.
-			return nil, held
+			h, err = run.EndOfWait(ctx, key, last, func(actx context.Context) (*Held, error) { return l.try(actx, ctx, key, true) })
 		}
 	}
 	if h != nil {
@@ -105,7 +103,7 @@ func (l *Leaser) Acquire(ctx context.Context, key string) (*exclusive.Lease, err
 	if err := callable(ctx, key); err != nil {
 		return nil, err
 	}
-	h, _, err := l.poll(ctx, context.WithoutCancel(ctx), key, nil)
+	h, err := l.poll(ctx, context.WithoutCancel(ctx), key, &run.Refusal{})
 	return handle(h, err)
 }
 
@@ -131,10 +129,9 @@ func handle(h *Held, err error) (*exclusive.Lease, error) {
 	return out, nil
 }
 
-// poll tries in this process's turn until ctx ends. held is the last refusal;
-// refused is the one that the caller has met already, or nil.
-func (l *Leaser) poll(ctx, parent context.Context, key string, refused error) (h *Held, held, err error) {
-	held = refused
+// poll tries in this process's turn until ctx ends. last is the refusal that the
+// caller has met, if any, and then the last one.
+func (l *Leaser) poll(ctx, parent context.Context, key string, last *run.Refusal) (h *Held, err error) {
 	listening := false
 	var failed error
 	waker, wakes := l.store.(Waker)
@@ -142,7 +139,7 @@ func (l *Leaser) poll(ctx, parent context.Context, key string, refused error) (h
 	defer func() { stop() }()
 	perr := l.Queue.Poll(ctx, key, func() (bool, time.Duration) {
 		var free time.Duration
-		h, failed = l.try(ctx, parent, key, held != nil)
+		h, failed = l.try(ctx, parent, key, last.Err != nil)
 		if !errors.Is(failed, exclusive.ErrHeld) {
 			return true, 0
 		}
@@ -150,7 +147,7 @@ func (l *Leaser) poll(ctx, parent context.Context, key string, refused error) (h
 			listening = true
 			stop = waker.Listen(key)
 		}
-		held = failed
+		*last = run.Refusal{Err: failed, At: time.Now()}
 		var e *exclusive.Error
 		if errors.As(failed, &e) && e.Holder != nil {
 			// On the server's clock; if ours is off we only look too early or
@@ -161,11 +158,11 @@ func (l *Leaser) poll(ctx, parent context.Context, key string, refused error) (h
 	})
 	switch {
 	case perr != nil:
-		return nil, held, db.CtxError(ctx, "acquire", key, nil)
+		return nil, db.CtxError(ctx, "acquire", key, nil)
 	case failed != nil:
-		return nil, held, failed
+		return nil, failed
 	}
-	return h, held, nil
+	return h, nil
 }
 
 // try is one attempt to get key. parent is what work's context derives from.
