@@ -223,7 +223,7 @@ func refused(key string, r row, found bool) error {
 
 // Renew implements lease.Backend.
 func (s store[Tx]) Renew(ctx context.Context, grants []exclusive.Grant) (lost, waiting []string, err error) {
-	d, err := s.server.SQL(ctx, s.server.DB)
+	d, err := s.server.OwnSQL(ctx)
 	if err != nil {
 		return nil, nil, s.server.Fail(ctx, "renew", "", err)
 	}
@@ -291,7 +291,7 @@ func (t *Table[Tx]) end(ctx context.Context, op string, g exclusive.Grant, which
 	if err != nil {
 		return err
 	}
-	d, err := t.server.SQL(ctx, t.server.DB)
+	d, err := t.server.OwnSQL(ctx)
 	if err != nil {
 		return t.server.Fail(ctx, op, g.Key, err)
 	}

@@ -29,7 +29,7 @@ func (t *Table[Tx]) Transition(ctx context.Context, key string, from, to any, se
 	if err != nil {
 		return err
 	}
-	d, err := t.server.SQL(ctx, t.server.DB)
+	d, err := t.server.OwnSQL(ctx)
 	if err != nil {
 		return t.server.Fail(ctx, "transition", key, err)
 	}
@@ -138,7 +138,7 @@ func (t *Table[Tx]) State(ctx context.Context, key string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	d, err := t.server.SQL(ctx, t.server.DB)
+	d, err := t.server.OwnSQL(ctx)
 	if err != nil {
 		return "", t.server.Fail(ctx, "state", key, err)
 	}

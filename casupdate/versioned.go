@@ -85,7 +85,7 @@ func (v *Versioned[Tx]) Update(ctx context.Context, key string, version int64, s
 	if err != nil {
 		return 0, err
 	}
-	d, err := v.server.SQL(ctx, v.server.DB)
+	d, err := v.server.OwnSQL(ctx)
 	if err != nil {
 		return 0, v.server.Fail(ctx, "update", key, err)
 	}

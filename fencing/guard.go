@@ -64,7 +64,7 @@ func (m *Guard[Tx]) Register(ctx context.Context, g exclusive.Grant) (err error)
 	}
 	ctx, end := m.observed.Start(ctx, exclusive.Event{Op: exclusive.OpCheck, Key: g.Key, Grant: g})
 	defer func() { end(g, err) }()
-	d, err := m.server.SQL(ctx, m.server.DB)
+	d, err := m.server.OwnSQL(ctx)
 	if err == nil {
 		err = db.Retry(ctx, m.server.DB, func(ctx context.Context) error {
 			return m.accept(ctx, "register", d, m.server.DB, g, inUse, true)
@@ -113,7 +113,7 @@ func (m *Guard[Tx]) stop(ctx context.Context, g exclusive.Grant) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), run.EndWait)
 	defer cancel()
 	_ = db.Retry(ctx, m.server.DB, func(ctx context.Context) error {
-		d, err := m.server.SQL(ctx, m.server.DB)
+		d, err := m.server.OwnSQL(ctx)
 		if err == nil {
 			_, err = d.mark(ctx, m.server.DB, g, useStopped)
 		}

@@ -176,7 +176,7 @@ func (b backend[Tx]) Acquire(ctx context.Context, key, id string, waiting bool) 
 
 // Renew implements lease.Backend.
 func (b backend[Tx]) Renew(ctx context.Context, grants []exclusive.Grant) (lost, waiting []string, err error) {
-	d, err := b.server.SQL(ctx, b.server.DB)
+	d, err := b.server.OwnSQL(ctx)
 	if err != nil {
 		return nil, nil, b.server.Fail(ctx, "renew", "", err)
 	}
@@ -209,7 +209,7 @@ func (b backend[Tx]) end(ctx context.Context, g exclusive.Grant, how ending) err
 	var ok, found, unanswered bool
 	var row leaseRow
 	err := db.Retry(ctx, b.server.DB, func(ctx context.Context) error {
-		d, err := b.server.SQL(ctx, b.server.DB)
+		d, err := b.server.OwnSQL(ctx)
 		if err != nil {
 			return err
 		}

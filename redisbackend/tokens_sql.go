@@ -56,7 +56,7 @@ func (t *Tokens[Tx]) Next(ctx context.Context, key string) (token int64, err err
 	if err := exclusive.ValidateKey("draw a token", key); err != nil {
 		return 0, err
 	}
-	q, err := t.server.SQL(ctx, t.server.DB)
+	q, err := t.server.OwnSQL(ctx)
 	if err == nil {
 		// A token whose answer was lost is a gap, which does no harm.
 		err = db.Retry(ctx, t.server.DB, func(ctx context.Context) error {
@@ -75,7 +75,7 @@ func (t *Tokens[Tx]) Advance(ctx context.Context, key string, atLeast int64) err
 	if err := validAdvance(key, atLeast); err != nil {
 		return err
 	}
-	q, err := t.server.SQL(ctx, t.server.DB)
+	q, err := t.server.OwnSQL(ctx)
 	if err == nil {
 		err = db.Retry(ctx, t.server.DB, func(ctx context.Context) error { return q.advance(ctx, t.server.DB, key, atLeast) })
 	}

@@ -74,10 +74,6 @@ func line(d dialect, key string) string {
 	return key
 }
 
-// nested marks the context of work: a lock that it takes needs one more
-// connection while the first is held.
-type nested struct{ locks any }
-
 // try is one attempt to lock the targets. parent is what work's context derives
 // from; wait is how long the server may wait for each.
 func (l *Locks[Tx]) try(ctx, parent context.Context, targets []target, wait time.Duration) (_ *held[Tx], err error) {
@@ -164,9 +160,8 @@ func (l *Locks[Tx]) acquire(ctx context.Context, keys []string, lines func(diale
 	if holder := l.holderOf(h.lines); holder != nil {
 		return nil, &exclusive.Error{Op: "acquire", Key: keys[0], Kind: exclusive.ErrHeld, Holder: holder}
 	}
-	if ctx.Value(nested{l}) != nil && l.full() {
-		return nil, &exclusive.Error{Op: "acquire", Key: keys[0], Kind: exclusive.ErrUnavailable,
-			Hint: "every connection of the pool holds a lock, so a lock inside another one's work would wait for itself; allow more connections, or use DoAll"}
+	if err := db.RoomForAll(ctx, l.server.DB); err != nil {
+		return nil, err
 	}
 	err = db.Retry(ctx, refusals{l.server.DB}, func(ctx context.Context) error { return l.begin(ctx, h, lock) })
 	var none *missing

@@ -77,6 +77,10 @@
 //	                          apply returns
 //	the pool is exhausted,    Do waits until its context ends; with Config.Wait until that, and 3 s
 //	or the server is silent   more, have passed: ErrUnavailable
+//	work, or apply, has the   what is called inside with its context, and needs another one, is
+//	pool's only connection    ErrUnavailable: with rowlock, also on other Locks of that pool, and
+//	                          with the other strategies. A lock inside work is so too when works
+//	                          have all of several connections
 //	the server is read-only   ErrUnavailable
 //	the table is missing      ErrSchema
 //	the row is missing        in the application's table ErrNoRow, also if one has a name that only

@@ -37,6 +37,8 @@ type held[Tx any] struct {
 
 	ctx    context.Context // work's
 	cancel context.CancelCauseFunc
+	// givenBack is called when tx has ended, and its connection is free.
+	givenBack func()
 
 	// use has an element while nobody uses tx: drivers do not allow two at
 	// once. What follows is guarded by mu.
@@ -53,7 +55,9 @@ type held[Tx any] struct {
 // start begins to look after the lock. parent is what work's context derives
 // from.
 func (h *held[Tx]) start(parent context.Context) {
-	h.ctx, h.cancel = context.WithCancelCause(context.WithValue(parent, nested{h.locks}, true))
+	taken, over := db.Take(parent, h.locks.server.DB, true)
+	h.ctx, h.cancel = context.WithCancelCause(taken)
+	h.givenBack = over
 	h.use <- struct{}{}
 	if cfg := h.locks.cfg; !cfg.NoProbe && !h.dialect.wholeDatabase() {
 		h.mu.Lock()
@@ -151,6 +155,7 @@ func (h *held[Tx]) rollBack(cause error) error {
 	}
 	h.over = true
 	err := h.locks.server.DB.Rollback(h.tx)
+	h.givenBack()
 	h.end(dead, cause)
 	return err
 }
@@ -158,6 +163,7 @@ func (h *held[Tx]) rollBack(cause error) error {
 // commit commits the transaction. The caller has use.
 func (h *held[Tx]) commit(ctx context.Context) error {
 	h.over = true
+	defer h.givenBack()
 	return h.locks.server.DB.Commit(ctx, h.tx)
 }
 

@@ -29,7 +29,6 @@ type Locks[Tx any] struct {
 	mu    sync.Mutex
 	byID  map[string]*held[Tx] // by grant id
 	lines map[string]*held[Tx] // by line, see line
-	open  int                  // transactions
 }
 
 // New makes Locks from an adapter: pgxdb.New, sqldb.NewPostgres,
@@ -222,7 +221,6 @@ func (l *Locks[Tx]) find(id string) (*held[Tx], bool) {
 func (l *Locks[Tx]) enter(h *held[Tx]) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.open++
 	for _, g := range h.grants {
 		l.byID[g.ID] = h
 	}
@@ -234,7 +232,6 @@ func (l *Locks[Tx]) enter(h *held[Tx]) {
 // freed notes that h holds nothing any more, and wakes those who wait for it.
 func (l *Locks[Tx]) freed(h *held[Tx]) {
 	l.mu.Lock()
-	l.open--
 	for _, line := range h.lines {
 		if l.lines[line] == h {
 			delete(l.lines, line)
@@ -265,14 +262,6 @@ func (l *Locks[Tx]) holderOf(lines []string) *exclusive.Holder {
 		}
 	}
 	return nil
-}
-
-// full reports whether every connection of the pool holds a lock of l's.
-func (l *Locks[Tx]) full() bool {
-	limit := l.server.DB.MaxConns()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return limit > 0 && l.open >= limit
 }
 
 // slice is the longest that one statement waits in the server. If it cannot be

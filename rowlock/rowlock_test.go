@@ -341,9 +341,43 @@ func TestNothingIsKept(t *testing.T) {
 	}
 	for what, work := range end {
 		_ = l.Do(t.Context(), "k", work)
-		if len(l.byID) != 0 || len(l.lines) != 0 || l.open != 0 {
-			t.Errorf("%s: %d grants, %d lines, %d transactions are left", what, len(l.byID), len(l.lines), l.open)
+		if len(l.byID) != 0 || len(l.lines) != 0 {
+			t.Errorf("%s: %d grants, %d lines are left", what, len(l.byID), len(l.lines))
 		}
+	}
+}
+
+// Works whose Locks share a pool do not wait for each other's connections.
+func TestSharedPool(t *testing.T) {
+	f := &fake{pool: 2}
+	a, b := locks(t, f, Config{}), locks(t, f, Config{Prefix: "other_"})
+	inBoth := func(work exclusive.Work) error {
+		return a.Do(t.Context(), "k", func(ctx context.Context, _ exclusive.Grant) error {
+			// Not derived from work's: another goroutine's.
+			return b.Do(t.Context(), "k", func(bctx context.Context, g exclusive.Grant) error {
+				wantErr(t, a.Do(bctx, "l", nothing), exclusive.ErrUnavailable)
+				return work(ctx, g)
+			})
+		})
+	}
+	err := inBoth(func(ctx context.Context, _ exclusive.Grant) error { return b.Do(ctx, "l", nothing) })
+	wantErr(t, err, exclusive.ErrUnavailable)
+	f.pool = 3
+	for _, x := range []*Locks[int]{a, b} {
+		if err := x.Do(t.Context(), "m", func(ctx context.Context, _ exclusive.Grant) error { return b.Do(ctx, "l", nothing) }); err != nil {
+			t.Errorf("with room: %v", err)
+		}
+	}
+	// A failed COMMIT gives the connection back too.
+	f.pool, f.commit = 1, errDeadlock
+	wantErr(t, a.Do(t.Context(), "k", nothing), exclusive.ErrConflict)
+	err = a.Do(t.Context(), "k", func(ctx context.Context, g exclusive.Grant) error {
+		wantErr(t, a.Commit(ctx, g, func(context.Context, int) error { return nil }), exclusive.ErrConflict)
+		f.commit = nil
+		return b.Do(context.WithoutCancel(ctx), "l", nothing)
+	})
+	if errors.Is(err, exclusive.ErrUnavailable) {
+		t.Errorf("after a failed COMMIT: %v", err)
 	}
 }
 

@@ -164,7 +164,7 @@ func (t *Tasks[Tx]) abandon(ctx context.Context, h *lease.Held, cause error) err
 
 // end ends a grant outside of any transaction, which leaves the run in state.
 func (t *Tasks[Tx]) end(ctx context.Context, op string, g exclusive.Grant, state State, end func(context.Context, dialect) (bool, error)) error {
-	d, err := t.server.SQL(ctx, t.server.DB)
+	d, err := t.server.OwnSQL(ctx)
 	if err != nil {
 		return t.server.Fail(ctx, op, g.Key, err)
 	}
@@ -316,7 +316,7 @@ func (s store[Tx]) Acquire(ctx context.Context, key, id string, waiting bool) (g
 
 // Renew implements lease.Backend.
 func (s store[Tx]) Renew(ctx context.Context, grants []exclusive.Grant) (lost, waiting []string, err error) {
-	d, err := s.server.SQL(ctx, s.server.DB)
+	d, err := s.server.OwnSQL(ctx)
 	if err != nil {
 		return nil, nil, s.server.Fail(ctx, "renew", "", err)
 	}

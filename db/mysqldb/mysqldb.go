@@ -94,6 +94,9 @@ func (d *DB) Dialect(ctx context.Context, via db.Runner) (db.Dialect, error) {
 // MaxConns returns the limit of the pool, 0 if it has none.
 func (d *DB) MaxConns() int { return d.pool.Stats().MaxOpenConnections }
 
+// Pool returns the pool, a *sql.DB.
+func (d *DB) Pool() any { return d.pool }
+
 // Begin starts a transaction.
 func (d *DB) Begin(ctx context.Context) (*sql.Tx, error) { return stdsql.Begin(ctx, d.pool) }
 

@@ -45,6 +45,9 @@ func (d *DB) Dialect(context.Context, db.Runner) (db.Dialect, error) { return db
 // MaxConns returns the size of the pool.
 func (d *DB) MaxConns() int { return int(d.pool.Stat().MaxConns()) }
 
+// Pool returns the pool, a *pgxpool.Pool.
+func (d *DB) Pool() any { return d.pool }
+
 // Begin starts a transaction.
 func (d *DB) Begin(ctx context.Context) (pgx.Tx, error) {
 	tx, err := d.pool.Begin(ctx)

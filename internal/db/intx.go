@@ -100,7 +100,9 @@ func inTx[Tx any](ctx context.Context, d DB[Tx], tx Tx, err error, fn func(ctx c
 			return err
 		}
 	}
-	if err := fn(ctx, tx, r); err != nil {
+	fctx, over := Take(ctx, d, false)
+	defer over()
+	if err := fn(fctx, tx, r); err != nil {
 		return err
 	}
 	if pins {

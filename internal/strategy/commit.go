@@ -74,7 +74,7 @@ func (s *Server[Tx, S]) Commit(ctx context.Context, o run.Observed, c Commit[Tx,
 // commit commits. locked is called when the row is locked.
 func (s *Server[Tx, S]) commit(ctx context.Context, c Commit[Tx, S], apply func(context.Context, Tx) error, locked func()) error {
 	g := c.Grant
-	sql, err := s.SQL(ctx, s.DB)
+	sql, err := s.OwnSQL(ctx)
 	if err != nil {
 		return s.Fail(ctx, "commit", g.Key, err)
 	}

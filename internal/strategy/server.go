@@ -49,6 +49,11 @@ func (s *Server[Tx, S]) SQL(ctx context.Context, via db.Runner) (S, error) {
 	if sql != nil {
 		return *sql, nil
 	}
+	if _, own := via.(db.DB[Tx]); own {
+		if err := db.Room(ctx, s.DB); err != nil {
+			return *new(S), err
+		}
+	}
 	dialect, err := s.DB.Dialect(ctx, via)
 	if err == nil && (dialect == db.MySQL || dialect == db.MariaDB) {
 		err = s.Keys.check(ctx, via)
@@ -63,6 +68,15 @@ func (s *Server[Tx, S]) SQL(ctx context.Context, via db.Runner) (S, error) {
 		s.dialect, s.sql = dialect, &texts
 	}
 	return *s.sql, nil
+}
+
+// OwnSQL is SQL before statements that take a connection of the pool: it fails if
+// there can be none.
+func (s *Server[Tx, S]) OwnSQL(ctx context.Context) (S, error) {
+	if err := db.Room(ctx, s.DB); err != nil {
+		return *new(S), err
+	}
+	return s.SQL(ctx, s.DB)
 }
 
 // KeyColumns are the columns that hold keys, each as "table.column" without the
@@ -100,9 +114,9 @@ func (k KeyColumns) check(ctx context.Context, via db.Runner) error {
 	return err
 }
 
-// Checked is SQL after the schema was found to be as it must be, once.
+// Checked is OwnSQL after the schema was found to be as it must be, once.
 func (s *Server[Tx, S]) Checked(ctx context.Context) (S, error) {
-	sql, err := s.SQL(ctx, s.DB)
+	sql, err := s.OwnSQL(ctx)
 	if err != nil {
 		return sql, err
 	}
