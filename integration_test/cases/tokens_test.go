@@ -211,35 +211,54 @@ func testTokenSemantics[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 		if t1.Token >= t2.Token || t2.Token >= t3.Token {
 			t.Errorf("%s: tokens %d, %d, %d", name, t1.Token, t2.Token, t3.Token)
 		}
-		check := func(g exclusive.Grant, body string) error { // at both kinds of mark
-			return errors.Join(write(g, body), inTx(ctx, target, func(ctx context.Context, tx Tx) error {
-				if err := rows.Check(ctx, tx, g, name); err != nil {
-					return err
-				}
-				return target.Exec(ctx, tx, target.Bind("UPDATE own SET body = ? WHERE name = ?"), body, name)
-			}))
+		writes := map[string]func(g exclusive.Grant, body string) error{ // at each kind of mark
+			"guard": write,
+			"row guard": func(g exclusive.Grant, body string) error {
+				return inTx(ctx, target, func(ctx context.Context, tx Tx) error {
+					if err := rows.Check(ctx, tx, g, name); err != nil {
+						return err
+					}
+					return target.Exec(ctx, tx, target.Bind("UPDATE own SET body = ? WHERE name = ?"), body, name)
+				})
+			},
+		}
+		stands := func(after string) { // t3's write and mark, and nothing of anybody else
+			t.Helper()
+			if got := body(t, target); got != "three" {
+				t.Errorf("%s: after %s %q is stored", name, after, got)
+			}
+			if n := target.Int(t, "SELECT COUNT(*) FROM exclusive_mark WHERE mark_key = ? AND token = ? AND grant_id = ?", []byte(name), t3.Token, t3.ID); n != 1 {
+				t.Errorf("%s: after %s the mark is wrong", name, after)
+			}
+			if n := target.Int(t, "SELECT COUNT(*) FROM own WHERE name = ? AND body = 'three' AND fence_token = ? AND fence_grant = ?", name, t3.Token, t3.ID); n != 1 {
+				t.Errorf("%s: after %s the row, or its own mark, is wrong", name, after)
+			}
 		}
 		for range 3 {
-			must(t, name+": the holder", check(t3, "three"))
+			for at, write := range writes {
+				must(t, name+": the holder, "+at, write(t3, "three"))
+			}
 		}
-		for _, former := range []exclusive.Grant{t2, t1} {
-			wantErr(t, name+": a former holder", check(former, "late"), exclusive.ErrFenced)
+		stands("the holder's writes")
+		for at, write := range writes {
+			for _, former := range []exclusive.Grant{t2, t1} {
+				what := fmt.Sprintf("token %d after %d, %s", former.Token, t3.Token, at)
+				wantErr(t, name+": "+what, write(former, "late"), exclusive.ErrFenced)
+				stands(what)
+			}
+			for _, impossible := range []int64{0, -1, math.MinInt64, math.MaxInt64, strategy.MaxToken + 1} {
+				typo := t3
+				typo.Token = impossible
+				what := fmt.Sprintf("token %d, %s", impossible, at)
+				err := write(typo, "typo")
+				wantErr(t, name+": "+what, err, exclusive.ErrInvalid)
+				not(t, name+": "+what, err, exclusive.ErrFenced)
+				wantErr(t, name+": register", guard.Register(ctx, typo), exclusive.ErrInvalid)
+				stands(what)
+			}
+			must(t, name+": the holder, after all, "+at, write(t3, "three"))
 		}
-		for _, impossible := range []int64{0, -1, math.MinInt64, math.MaxInt64, strategy.MaxToken + 1} {
-			typo := t3
-			typo.Token = impossible
-			err := check(typo, "typo")
-			wantErr(t, fmt.Sprint(name, ": token ", impossible), err, exclusive.ErrInvalid)
-			not(t, name, err, exclusive.ErrFenced)
-			wantErr(t, name+": register", guard.Register(ctx, typo), exclusive.ErrInvalid)
-		}
-		must(t, name+": the holder, after all", check(t3, "three"))
-		if got := body(t, target); got != "three" {
-			t.Errorf("%s: %q is stored", name, got)
-		}
-		if n := target.Int(t, "SELECT COUNT(*) FROM own WHERE name = ? AND body = 'three' AND fence_token = ?", name, t3.Token); n != 1 {
-			t.Errorf("%s: the row's own mark is wrong", name)
-		}
+		stands("all that")
 	}
 }
 
@@ -287,7 +306,8 @@ func testGap[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 			},
 			"twin": nil, // a plain read of the mark, which locks nothing
 		} {
-			if name == "twin" && (!target.Networked() || level == "serializable" || level == "repeatable read" && snapshots == "ON") {
+			refuses := target.Dialect == "postgres" || snapshots == "ON" // a write to a row that has changed since the snapshot
+			if name == "twin" && (!target.Networked() || level == "serializable" || level == "repeatable read" && refuses) {
 				continue // there a server keeps even that in order, or refuses it
 			}
 			key := strings.Join(strings.Fields(level+" "+snapshots+" "+name), "_")
@@ -364,8 +384,8 @@ func playGap[Tx any](t *testing.T, target *matrix.Target[Tx], key string, check 
 	switch {
 	case check != nil && x != 6:
 		t.Errorf("%d is stored; the newer holder wrote 6", x)
-	case check == nil && older == nil && x != 5:
-		t.Errorf("%d is stored: without the guard nothing goes wrong", x)
+	case check == nil && (older != nil || x != 5):
+		t.Errorf("%d is stored, and the older holder was told %v: without the guard nothing goes wrong", x, older)
 	}
 }
 
