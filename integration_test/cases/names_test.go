@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/exclusive-go/exclusive"
 	"github.com/exclusive-go/exclusive/fencing"
@@ -38,11 +39,12 @@ func named[Tx any](t testing.TB, target *matrix.Target[Tx], schema, prefix strin
 	return xs
 }
 
-// Names that a hash takes for the same are independent, in one process and in two,
-// and so are any number of names at once. In the field names were cut to a weak hash
+// Names that a hash takes for the same are independent, on one pool and on two, and so
+// are any number of names at once. In the field names were cut to a weak hash
 // or to a number of local buckets, and unrelated ones blocked each other.
 // (A lock of rowlock holds its connection, so its many names are those of one call.
-// SQLite has one such lock. A Guard has no names of its own.)
+// SQLite has one such lock. A Guard has no names of its own. Another process is another
+// pool here, with strategies of its own: they share nothing.)
 func TestB091_HashCollisions(t *testing.T) {
 	t.Parallel()
 	matrix.Drivers(t, testHashCollisions[pgx.Tx], testHashCollisions[*sql.Tx])
@@ -51,8 +53,9 @@ func TestB091_HashCollisions(t *testing.T) {
 		client, prefix := servers.Prefix(t)
 		cfg := redisbackend.Config{Prefix: prefix, TTL: forever, NoRenew: true}
 		x := redisLeases(t, client, cfg)
-		collide(t, x, redisLeases(t, client, cfg))
-		holdMany(t, x, size(5000, 1000), manyWorkers)
+		other := redisLeases(t, client, cfg)
+		collide(t, x, other)
+		holdMany(t, x, other, size(5000, 1000), manyWorkers)
 	})
 }
 
@@ -80,7 +83,7 @@ func testHashCollisions[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 	if !target.Networked() {
 		workers = 1 // it has one writer, and no queue for others
 	}
-	holdMany(t, xs["fencing"].(exclusive.Leaser), len(many), workers)
+	holdMany(t, xs["fencing"].(exclusive.Leaser), others["fencing"].(exclusive.Leaser), len(many), workers)
 	holdTogether(t, xs["uniquetask"], many, workers)
 	holdTogether(t, xs["casupdate"], many, workers)
 	if locks, ok := xs["rowlock"].(*rowlock.Locks[Tx]); ok {
@@ -107,11 +110,11 @@ func collide(t *testing.T, x, other exclusive.Exclusive) {
 		ran := false
 		must(t, "hold "+names[0], x.Do(t.Context(), names[0], func(ctx context.Context, _ exclusive.Grant) error {
 			if err := other.Do(t.Context(), names[0], nothing); !errors.Is(err, exclusive.ErrHeld) {
-				t.Errorf("the name itself, in another process: %v", err)
+				t.Errorf("the name itself, on another pool: %v", err)
 			}
 			failing := func(context.Context, exclusive.Grant) error { return errBusiness }
-			wantErr(t, names[1]+", in another process", other.Do(t.Context(), names[1], failing), errBusiness)
-			must(t, names[1]+", in the same process", x.Do(ctx, names[1], func(context.Context, exclusive.Grant) error { ran = true; return nil }))
+			wantErr(t, names[1]+", on another pool", other.Do(t.Context(), names[1], failing), errBusiness)
+			must(t, names[1]+", on the same pool", x.Do(ctx, names[1], func(context.Context, exclusive.Grant) error { ran = true; return nil }))
 			return nil
 		}))
 		if !ran {
@@ -123,29 +126,39 @@ func collide(t *testing.T, x, other exclusive.Exclusive) {
 // manyWorkers take many names, all together: fewer than a pool has connections.
 const manyWorkers = 8
 
-// holdMany holds many names at once.
-func holdMany(t *testing.T, l exclusive.Leaser, n, workers int) {
+// holdMany holds many names at once. other gets none of them then.
+func holdMany(t *testing.T, l, other exclusive.Leaser, n, workers int) {
 	t.Helper()
 	random := rand.Uint64()
-	leases := make([]*exclusive.Lease, n)
-	var wg sync.WaitGroup
-	for worker := range workers {
-		wg.Go(func() {
-			for i := worker; i < n; i += workers {
-				var err error
-				if leases[i], err = l.TryAcquire(t.Context(), fmt.Sprintf("%x/%x", random, i)); err != nil {
-					t.Errorf("name %d: %v", i, err)
-					return
+	each := func(do func(i int, name string)) {
+		var wg sync.WaitGroup
+		for worker := range workers {
+			wg.Go(func() {
+				for i := worker; i < n; i += workers {
+					do(i, fmt.Sprintf("%x/%x", random, i))
 				}
-			}
-		})
-	}
-	wg.Wait()
-	for i, lease := range leases {
-		if lease != nil && lease.Context().Err() != nil {
-			t.Errorf("name %d is not held with all others: %v", i, context.Cause(lease.Context()))
+			})
 		}
+		wg.Wait()
 	}
+	leases := make([]*exclusive.Lease, n)
+	each(func(i int, name string) {
+		var err error
+		if leases[i], err = l.TryAcquire(t.Context(), name); err != nil {
+			t.Errorf("name %d: %v", i, err)
+		}
+	})
+	each(func(i int, name string) {
+		if _, err := other.TryAcquire(t.Context(), name); !errors.Is(err, exclusive.ErrHeld) {
+			t.Errorf("name %d, which is held with all others: %v", i, err)
+		}
+		if leases[i] == nil {
+			return
+		}
+		if err := leases[i].Renew(t.Context()); err != nil {
+			t.Errorf("name %d is not held with all others: %v", i, err)
+		}
+	})
 }
 
 // holdTogether has as much work as there are names wait for the last of them.
@@ -185,7 +198,10 @@ func TestB092_LengthLimits(t *testing.T) {
 	t.Run("redis", func(t *testing.T) {
 		t.Parallel()
 		client, prefix := servers.Prefix(t)
-		lengths(t, map[string]exclusive.Exclusive{"redis": redisLeases(t, client, redisbackend.Config{Prefix: prefix + strings.Repeat("p", 100-len(prefix))})})
+		cfg := redisbackend.Config{Prefix: prefix + strings.Repeat("p", 100-len(prefix))}
+		fitting(t, redisLeases(t, client, cfg))
+		nobody := opened(t, redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1}), nil)
+		tooLong(t, "redis", redisLeases(t, nobody, cfg))
 	})
 }
 
@@ -197,7 +213,12 @@ func testLengthLimits[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 		schema = target.Schema(t, strings.Repeat("s", maxIdentifier-9)) // it adds 9 of its own
 	}
 	migrateAs(t, target, schema, prefix)
-	lengths(t, named(t, target, schema, prefix))
+	for _, x := range named(t, target, schema, prefix) {
+		fitting(t, x)
+	}
+	for name, x := range named(t, nowhere(t, target), schema, prefix) {
+		tooLong(t, name, x)
+	}
 	_, err := uniquetask.New(target.DB, uniquetask.Config{Task: "task", Prefix: prefix + "p"})
 	wantErr(t, "a prefix that is too long", err, exclusive.ErrInvalid)
 }
@@ -214,28 +235,44 @@ func migrateAs[Tx any](t testing.TB, target *matrix.Target[Tx], schema, prefix s
 	}
 }
 
-func lengths(t *testing.T, xs map[string]exclusive.Exclusive) {
+// nowhere is a pool of nobody: an answer means that nobody was asked.
+func nowhere[Tx any](t testing.TB, target *matrix.Target[Tx]) *matrix.Target[Tx] {
 	t.Helper()
-	wide := "\U0001F512"
-	for name, x := range xs {
-		var fit []string
-		for _, n := range []int{1, 63, 64, 65, 191, 192, 199, 200} {
-			fit = append(fit, strings.Repeat("x", n))
-		}
-		for _, n := range []int{1, 15, 16, 17, 47, 48, 49, 50} {
-			fit = append(fit, strings.Repeat(wide, n))
-		}
-		fit = append(fit, strings.Repeat("x", 199)+"y", strings.Repeat(wide, 49)+"\U0001F513")
-		for names := range slices.Chunk(fit, 8) { // rowlock has a connection for each
-			holdAll(t, x, names)
-		}
-		for _, n := range []int{201, 255, 256, 1000, 100_000} {
-			for _, long := range []string{strings.Repeat("x", n), strings.Repeat(wide, (n+3)/4), strings.Repeat("x", n-1) + "y"} {
-				err := x.Do(t.Context(), long, func(context.Context, exclusive.Grant) error { t.Error("work ran"); return nil })
-				wantErr(t, fmt.Sprintf("%s: %d bytes", name, len(long)), err, exclusive.ErrInvalid)
-				if len(err.Error()) > 1000 {
-					t.Errorf("the message has %d bytes", len(err.Error()))
-				}
+	if target.Networked() {
+		return target.Another(t, matrix.Options{Addr: "127.0.0.1:1"})
+	}
+	closed := target.Another(t, matrix.Options{})
+	closed.ClosePool()
+	return closed
+}
+
+const wide = "\U0001F512" // four bytes
+
+// fitting holds names of all lengths that may be.
+func fitting(t *testing.T, x exclusive.Exclusive) {
+	t.Helper()
+	var fit []string
+	for _, n := range []int{1, 63, 64, 65, 191, 192, 199, 200} {
+		fit = append(fit, strings.Repeat("x", n))
+	}
+	for _, n := range []int{1, 15, 16, 17, 47, 48, 49, 50} {
+		fit = append(fit, strings.Repeat(wide, n))
+	}
+	fit = append(fit, strings.Repeat("x", 199)+"y", strings.Repeat(wide, 49)+"\U0001F513")
+	for names := range slices.Chunk(fit, 8) { // rowlock has a connection for each
+		holdAll(t, x, names)
+	}
+}
+
+// tooLong gives longer names to a strategy that nobody answers.
+func tooLong(t *testing.T, strategy string, x exclusive.Exclusive) {
+	t.Helper()
+	for _, n := range []int{201, 255, 256, 1000, 100_000} {
+		for _, long := range []string{strings.Repeat("x", n), strings.Repeat(wide, (n+3)/4), strings.Repeat("x", n-1) + "y"} {
+			err := x.Do(t.Context(), long, func(context.Context, exclusive.Grant) error { t.Error("work ran"); return nil })
+			wantErr(t, fmt.Sprintf("%s: %d bytes", strategy, len(long)), err, exclusive.ErrInvalid)
+			if len(err.Error()) > 1000 {
+				t.Errorf("the message has %d bytes", len(err.Error()))
 			}
 		}
 	}
@@ -264,11 +301,7 @@ func TestNameOwn_NoText(t *testing.T) {
 
 func noText[Tx any](test func(*testing.T, map[string]exclusive.Exclusive)) func(*testing.T, *matrix.Target[Tx]) {
 	return func(t *testing.T, target *matrix.Target[Tx]) {
-		// A pool of nobody: an answer means that nobody was asked.
-		nowhere := target
-		if target.Networked() {
-			nowhere = target.Another(t, matrix.Options{Addr: "127.0.0.1:1"})
-		}
+		nowhere := nowhere(t, target)
 		test(t, named(t, nowhere, "", ""))
 		jobs := moreJobs(t, nowhere, jobConfig())
 		test(t, map[string]exclusive.Exclusive{"casupdate": jobs})

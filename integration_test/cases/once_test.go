@@ -43,6 +43,23 @@ func doneWith(t testing.TB, err error) string {
 	return string(e.Result)
 }
 
+// runOnce does a run whose result is given, and reports whether its work ran in this
+// call, which succeeds then. A run that is done is told with the stored result: nil is
+// the answer to who did the work, and to nobody else.
+func runOnce[Tx any](t testing.TB, tasks *uniquetask.Tasks[Tx], run, result string) (ran bool) {
+	t.Helper()
+	err := tasks.Do(t.Context(), run, func(_ context.Context, g exclusive.Grant) error {
+		ran = true
+		return tasks.SetResult(g, []byte(result))
+	})
+	if ran {
+		must(t, run, err)
+	} else if got := doneWith(t, err); got != result {
+		t.Errorf("%s is done with %q; want %q", run, got, result)
+	}
+	return ran
+}
+
 // TestHoldChild is a process that holds a key.
 func TestHoldChild(t *testing.T) {
 	var o holdOrder
@@ -58,6 +75,20 @@ func holdChild[Tx any](o holdOrder) func(*testing.T, *matrix.Target[Tx]) {
 		x := place.New(t, target, exclusivetest.Config{TTL: o.TTL, Holder: "child"})
 		ctx, stop := signal.NotifyContext(t.Context(), syscall.SIGTERM)
 		defer stop()
+		if o.InOnce {
+			leases := leasesOn(t, target, fencing.Config{})
+			_ = inTx(ctx, target, func(ctx context.Context, tx Tx) error {
+				_, err := leases.Once(ctx, tx, o.Key, nil, func(ctx context.Context) ([]byte, error) {
+					if err := place.Write(ctx, tx, o.Key, "half"); err != nil {
+						return nil, err
+					}
+					child.Say("holds")
+					select {}
+				})
+				return err
+			})
+			return
+		}
 		err := x.Do(ctx, o.Key, func(ctx context.Context, g exclusive.Grant) error {
 			if o.InCommit {
 				return x.Commit(ctx, g, func(ctx context.Context, tx Tx) error {
@@ -118,28 +149,57 @@ func testB082Task[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 		if s.Name != "uniquetask" {
 			continue
 		}
-		place := s.SetUp(t, target)
-		key := place.MustKey(t)
-		const ttl = 4 * time.Second
-		other := child.Start(t, "TestHoldChild", holdOrder{Ticket: place.Ticket(), Key: key, TTL: ttl})
-		other.Await(t, "holds")
-		err := place.New(t, target, exclusivetest.Config{}).Do(t.Context(), key, nothing)
-		wantErr(t, "while the other process lives", err, exclusive.ErrHeld)
-		other.Kill(t)
-		var e *exclusive.Error
-		errors.As(err, &e)
-		free := e.Holder.Expires // the server is on this machine; a renewal may have moved it since
-		stores(t, place, place.New(t, target, exclusivetest.Config{Wait: patience}), key, "next")
-		if early := time.Until(free); early > 0 {
-			t.Errorf("ran %v before the killed process's lease was over", early)
+		killedOwner(t, target, s)
+	}
+}
+
+// killedOwner kills a process that holds a key by a lease. Until then the key is
+// refused with its name; the next holder has it when that lease is over, and not before
+// or much later. Only the server's clock is asked.
+func killedOwner[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Strategy[Tx]) {
+	t.Helper()
+	// Long enough to be renewed in time by a process that is kept waiting.
+	const ttl = 10 * time.Second
+	place := s.SetUp(t, target)
+	key := place.MustKey(t)
+	expires, since, row := "SELECT expires_at", "SELECT acquired_at", " FROM exclusive_lease WHERE lease_key = ?"
+	args := []any{[]byte(key)}
+	if s.Name == "uniquetask" {
+		expires, since, row = "SELECT free_at", "SELECT started_at", " FROM exclusive_task WHERE run = ? AND task = ?"
+		args = append(args, []byte("reports"))
+	}
+	other := child.Start(t, "TestHoldChild", holdOrder{Ticket: place.Ticket(), Key: key, TTL: ttl})
+	other.Await(t, "holds")
+	refusedByChild(t, place.New(t, target, exclusivetest.Config{}), key)
+	other.Kill(t)
+	free := target.Int(t, expires+row, args...) // renewed by nobody any more
+	x := place.New(t, target, exclusivetest.Config{TTL: forever, Wait: 3 * ttl})
+	err := x.Do(t.Context(), key, func(ctx context.Context, g exclusive.Grant) error {
+		taken := target.Int(t, since+row, args...)
+		if after := time.Duration(taken-free) * time.Microsecond; after < 0 || after > ttl {
+			t.Errorf("the next holder has the key %v after the end of the killed one's lease; want 0 to %v", after, ttl)
 		}
+		return x.Commit(ctx, g, func(ctx context.Context, tx Tx) error { return place.Write(ctx, tx, key, "next") })
+	})
+	must(t, "the next holder", err)
+	if body, n := place.Stored(t, key); body != "next" || n != 1 {
+		t.Errorf("stored %q, %d results", body, n)
+	}
+}
+
+// refusedByChild fails unless key is refused with the name of TestHoldChild.
+func refusedByChild(t *testing.T, x exclusive.Exclusive, key string) {
+	t.Helper()
+	err := x.Do(t.Context(), key, nothing)
+	var e *exclusive.Error
+	if !errors.Is(err, exclusive.ErrHeld) || !errors.As(err, &e) || e.Holder == nil || e.Holder.Name != "child" || e.Holder.Expires.IsZero() || e.Holder.Since.IsZero() {
+		t.Errorf("while it lives: %v", err)
 	}
 }
 
 func testB082Once[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 	place := strategies.All[Tx]()[0].SetUp(t, target)
-	leases, err := fencing.New(target.DB, fencing.Config{})
-	opened(t, leases, err)
+	leases := leasesOn(t, target, fencing.Config{})
 	once := func(key string, end func() ([]byte, error)) (result []byte, err error) {
 		err = inTx(t.Context(), target, func(ctx context.Context, tx Tx) error {
 			result, err = leases.Once(ctx, tx, key, nil, func(ctx context.Context) ([]byte, error) {
@@ -171,6 +231,22 @@ func testB082Once[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 		if body, n := place.Stored(t, key); body != "written" || n != 1 {
 			t.Errorf("after one that %s: %d effects", name, n)
 		}
+	}
+
+	// Killed: nobody has to wait for a lease, since the operation was a transaction.
+	key := place.MustKey(t)
+	other := child.Start(t, "TestHoldChild", holdOrder{Ticket: place.Ticket(), Key: key, InOnce: true})
+	other.Await(t, "holds")
+	other.Kill(t)
+	runs := 0
+	for range 2 {
+		result, err := once(key, func() ([]byte, error) { runs++; return []byte("good"), nil })
+		if err != nil || string(result) != "good" {
+			t.Errorf("after one that was killed: %q, %v", result, err)
+		}
+	}
+	if body, n := place.Stored(t, key); body != "written" || n != 1 || runs != 1 {
+		t.Errorf("after one that was killed: %d runs, %d effects, %q", runs, n, body)
 	}
 }
 
@@ -224,9 +300,18 @@ func testB083[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 					}
 					continue
 				}
-				err := tasks.Do(t.Context(), key, func(context.Context, exclusive.Grant) error { runs.Add(1); return nil })
-				if err != nil && !errors.Is(err, exclusive.ErrDone) && !errors.Is(err, exclusive.ErrHeld) {
-					t.Errorf("do beside prune: %v", err)
+				ran := false
+				err := tasks.Do(t.Context(), key, func(_ context.Context, g exclusive.Grant) error {
+					runs.Add(1)
+					ran = true
+					return tasks.SetResult(g, []byte("the only"))
+				})
+				var e *exclusive.Error
+				switch {
+				case ran && err == nil, !ran && errors.Is(err, exclusive.ErrHeld):
+				case !ran && errors.Is(err, exclusive.ErrDone) && errors.As(err, &e) && string(e.Result) == "the only":
+				default:
+					t.Errorf("do beside prune: %v; its work ran: %v", err, ran)
 				}
 			}
 		})
@@ -255,16 +340,8 @@ func testB085[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 		opened(t, leases, err)
 		must(t, "the lease", leases.Do(t.Context(), key, func(context.Context, exclusive.Grant) error { locked++; return nil }))
 
-		tasks := newTasks(t, instance, uniquetask.Config{Task: task})
-		err = tasks.Do(t.Context(), "2026-11-29", func(_ context.Context, g exclusive.Grant) error {
+		if runOnce(t, newTasks(t, instance, uniquetask.Config{Task: task}), "2026-11-29", "report 7") {
 			once++
-			return tasks.SetResult(g, []byte("report 7"))
-		})
-		if once == 1 && err == nil {
-			continue
-		}
-		if got := doneWith(t, err); got != "report 7" {
-			t.Errorf("a late instance is given %q", got)
 		}
 	}
 	if locked != 3 {
@@ -317,9 +394,8 @@ func testB086[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 	scheduled := time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)
 	runs := 0
 	for range 2 {
-		err := tasks.Do(t.Context(), uniquetask.RunHour(scheduled, time.UTC), func(context.Context, exclusive.Grant) error { runs++; return nil })
-		if err != nil {
-			wantErr(t, "the second instance", err, exclusive.ErrDone)
+		if runOnce(t, tasks, uniquetask.RunHour(scheduled, time.UTC), "noon") {
+			runs++
 		}
 	}
 	if runs != 1 {
@@ -384,9 +460,8 @@ func TestB088_DaylightSaving(t *testing.T) {
 					continue
 				}
 				days[i.want] = true
-				err := tasks.Do(t.Context(), uniquetask.RunDay(i.at, zone(t, name)), func(context.Context, exclusive.Grant) error { runs++; return nil })
-				if err != nil {
-					wantErr(t, name, err, exclusive.ErrDone)
+				if runOnce(t, tasks, uniquetask.RunDay(i.at, zone(t, name)), i.want) {
+					runs++
 				}
 			}
 			if runs != len(days) {
@@ -401,7 +476,8 @@ func TestB088_DaylightSaving(t *testing.T) {
 // Freeing it by force makes the live owner's commit fail, and the next token is
 // higher.
 // Elsewhere it blocked new jobs, which were dropped without a word, until
-// somebody deleted the lock by hand.
+// somebody deleted the lock by hand. Operators see and free it with the command.
+// Also: command.TestOperate.
 func TestB089_KilledOwner(t *testing.T) {
 	t.Parallel()
 	eachStrategy(t, testB089, testB089)
@@ -411,48 +487,43 @@ func testB089[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Stra
 	place := s.SetUp(t, target)
 	x := place.New(t, target, exclusivetest.Config{TTL: forever})
 	if s.Name == "uniquetask" || s.Name == "fencing" {
-		for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM} {
-			key := place.MustKey(t)
-			ttl := 4 * time.Second
-			if sig == syscall.SIGTERM {
-				ttl = forever
-			}
-			other := child.Start(t, "TestHoldChild", holdOrder{Ticket: place.Ticket(), Key: key, TTL: ttl})
-			other.Await(t, "holds")
-			err := x.Do(t.Context(), key, nothing)
-			var e *exclusive.Error
-			if !errors.Is(err, exclusive.ErrHeld) || !errors.As(err, &e) || e.Holder == nil || e.Holder.Name != "child" || e.Holder.Expires.IsZero() || e.Holder.Since.IsZero() {
-				t.Errorf("while it lives: %v", err)
-			}
-			other.Signal(t, sig)
-			if sig == syscall.SIGTERM {
-				other.Await(t, "ended: true")
-			}
-			stores(t, place, place.New(t, target, exclusivetest.Config{Wait: patience}), key, "next")
-		}
+		killedOwner(t, target, s)
+
+		key := place.MustKey(t) // of one that is told to end
+		other := child.Start(t, "TestHoldChild", holdOrder{Ticket: place.Ticket(), Key: key, TTL: forever})
+		other.Await(t, "holds")
+		refusedByChild(t, x, key)
+		other.Signal(t, syscall.SIGTERM)
+		other.Await(t, "ended: true")
+		stores(t, place, place.New(t, target, exclusivetest.Config{Wait: patience}), key, "next")
 	}
 
 	if place.TakeAway == nil || s.Name == "rowlock" {
 		return // rowlock's is the session, and kills all that the database has here
 	}
-	key := place.MustKey(t)
 	next := place.New(t, target.Another(t, matrix.Options{}), exclusivetest.Config{TTL: forever, Wait: patience})
-	err := x.Do(t.Context(), key, func(ctx context.Context, g exclusive.Grant) error {
-		must(t, "free it by force", place.TakeAway(ctx, key))
-		err := next.Do(soon(t), key, func(nctx context.Context, ng exclusive.Grant) error {
-			if ng.Token <= g.Token {
-				t.Errorf("token %d after %d", ng.Token, g.Token)
+	for _, ending := range []string{"Commit", "return nil"} {
+		key := place.MustKey(t)
+		err := x.Do(t.Context(), key, func(ctx context.Context, g exclusive.Grant) error {
+			must(t, "free it by force", place.TakeAway(ctx, key))
+			err := next.Do(soon(t), key, func(nctx context.Context, ng exclusive.Grant) error {
+				if ng.Token <= g.Token {
+					t.Errorf("token %d after %d", ng.Token, g.Token)
+				}
+				return next.Commit(nctx, ng, func(ctx context.Context, tx Tx) error { return place.Write(ctx, tx, key, "next") })
+			})
+			must(t, "the next", err)
+			if ending == "return nil" {
+				return nil
 			}
-			return next.Commit(nctx, ng, func(ctx context.Context, tx Tx) error { return place.Write(ctx, tx, key, "next") })
+			return x.Commit(context.WithoutCancel(ctx), g, func(ctx context.Context, tx Tx) error { return place.Write(ctx, tx, key, "forced out") })
 		})
-		must(t, "the next", err)
-		return x.Commit(context.WithoutCancel(ctx), g, func(ctx context.Context, tx Tx) error { return place.Write(ctx, tx, key, "forced out") })
-	})
-	if !errors.Is(err, exclusive.ErrFenced) && !errors.Is(err, exclusive.ErrLost) {
-		t.Errorf("the owner that was forced out: %v", err)
-	}
-	if body, n := place.Stored(t, key); body != "next" || n != 1 {
-		t.Errorf("stored %q, %d results", body, n)
+		if !errors.Is(err, exclusive.ErrFenced) && !errors.Is(err, exclusive.ErrLost) {
+			t.Errorf("the owner that was forced out ends with %s: %v", ending, err)
+		}
+		if body, n := place.Stored(t, key); body != "next" || n != 1 {
+			t.Errorf("%s: stored %q, %d results", ending, body, n)
+		}
 	}
 }
 

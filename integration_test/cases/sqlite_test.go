@@ -332,6 +332,8 @@ type holdOrder struct {
 	Patient bool
 	// InCommit: hang in the transaction of a Commit.
 	InCommit bool
+	// InOnce: hang in the apply of a Once whose operation is the key.
+	InOnce bool
 }
 
 // The key of a process that was killed is free at once where it was held by a

@@ -80,6 +80,8 @@ type Options struct {
 	Params map[string]string
 	// MaxConns is the size of the pool; 0 = 10.
 	MaxConns int
+	// Log is given what the driver of MySQL and MariaDB logs. nil: nobody is.
+	Log func(v ...any)
 }
 
 // Each runs a test on every target: all drivers, in all their modes, on all

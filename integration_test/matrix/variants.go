@@ -107,7 +107,7 @@ func openSQL(driver string, params map[string]string) func(testing.TB, string, O
 		for name, value := range params {
 			dsn = servers.WithParam(dsn, name, value)
 		}
-		p := openPool(t, driver, withOptions(t, kind, dsn, o))
+		p := openPool(t, driver, withOptions(t, kind, dsn, o), o.Log)
 		p.SetMaxOpenConns(o.MaxConns)
 		p.SetMaxIdleConns(o.MaxConns)
 		return pool[*sql.Tx]{
@@ -127,7 +127,13 @@ func openSQL(driver string, params map[string]string) func(testing.TB, string, O
 	}
 }
 
-func openPool(t testing.TB, driver, dsn string) *sql.DB {
+// logger is a log of the driver.
+type logger func(v ...any)
+
+// Print implements mysql.Logger.
+func (l logger) Print(v ...any) { l(v...) }
+
+func openPool(t testing.TB, driver, dsn string, log logger) *sql.DB {
 	t.Helper()
 	if driver == "mysql" {
 		config, err := mysql.ParseDSN(dsn)
@@ -135,6 +141,9 @@ func openPool(t testing.TB, driver, dsn string) *sql.DB {
 			t.Fatal("the DSN of the tests is not one of go-sql-driver/mysql")
 		}
 		config.Logger = &mysql.NopLogger{} // the tests break connections all the time
+		if log != nil {
+			config.Logger = log
+		}
 		connector, err := mysql.NewConnector(config)
 		if err != nil {
 			t.Fatal(err)
@@ -152,7 +161,7 @@ func openPool(t testing.TB, driver, dsn string) *sql.DB {
 func openPlain(t testing.TB, kind servers.Kind, dsn string) *sql.DB {
 	t.Helper()
 	driver := map[servers.Kind]string{servers.Postgres: "pgx", servers.MySQL: "mysql", servers.MariaDB: "mysql", sqlite: "sqlite"}[kind]
-	p := openPool(t, driver, withOptions(t, kind, dsn, Options{}))
+	p := openPool(t, driver, withOptions(t, kind, dsn, Options{}), nil)
 	t.Cleanup(func() {
 		if err := p.Close(); err != nil {
 			t.Error(err)
