@@ -98,8 +98,9 @@ const pruneBatch = 500
 // Prune removes the rows of keys that nobody has had for olderThan, at least
 // MinPrune: released ones, and those whose leases ran out. Their tokens do not
 // come back, so marks at destinations stay good; what a key forgets is who had
-// it last, and the number of the attempt. Rows with tokens that Advance has
-// lifted past the sequence (PostgreSQL, MariaDB) are kept.
+// it last, and the number of the attempt. Rows with tokens past the sequence
+// (PostgreSQL, MariaDB) are kept, since they alone know them: Advance has lifted
+// them, or the sequence went back, which exclusive doctor tells and mends.
 //
 // It returns how many rows were removed, also beside an error. They are removed
 // in batches, with three statements each; rows that stay are not locked. After

@@ -15,7 +15,8 @@ const pruneHelp = `Removes what is old: runs of tasks that ended that long ago, 
 that nobody has had for that long, at least an hour. Nothing that a grant or a
 mark at a destination needs is removed, and tokens do not come back. But a run
 that was removed is done again if somebody asks for it, so choose a time after
-which nobody does.
+which nobody does. Rows of keys with tokens past the sequence are kept; if these
+are many, see what exclusive doctor says of tokens.
 
 AGE is a number of days of 24 hours, as 90d, or a duration, as 36h or 1h30m.
 

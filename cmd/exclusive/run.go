@@ -45,6 +45,12 @@ remembered: one that is done is not done again, whoever asks. A command that fai
 (its exit code is not 0) may be run again; --max-attempts and --backoff limit that.
 Another run of the same name is another key: yesterday's may still be at work.
 
+--daily and --hourly take this machine's present: machines whose clocks differ, or
+a start or retry that comes late, can be in another day or hour than the schedule
+meant, and so do the work twice or leave it out. If one place schedules for many
+machines, or what failed is started again later, have it say for which time it did:
+--scheduled.
+
 The key is a lease of --ttl, which is renewed while the command runs. If that
 fails for so long that the lease might pass on, the command and all that it has
 started are stopped before: SIGTERM, and SIGKILL after --kill-after, which may
@@ -135,9 +141,9 @@ func runCommand(env environment) *cobra.Command {
 	r.databaseFlags(flags)
 	flags.StringVar(&r.name, "name", "", "what must not run twice (needed)")
 	flags.StringVar(&r.once, "once", "", "remember this run of the name, and do it once")
-	flags.StringVar(&r.daily, "daily", "", "do it once each day of a time zone, such as Europe/Berlin or UTC")
-	flags.BoolVar(&r.hourly, "hourly", false, "do it once each hour")
-	flags.StringVar(&r.scheduled, "scheduled", "", "the time for which the run was scheduled, such as 2026-11-29T02:30:00Z, if it is not now")
+	flags.StringVar(&r.daily, "daily", "", "do it once each day of a time zone, such as Europe/Berlin or UTC; of which day is told by this machine's clock, or --scheduled")
+	flags.BoolVar(&r.hourly, "hourly", false, "do it once each hour; of which hour is told by this machine's clock, or --scheduled")
+	flags.StringVar(&r.scheduled, "scheduled", "", "the time for which the run was scheduled, such as 2026-11-29T02:30:00Z, in place of this machine's present")
 	flags.DurationVar(&r.ttl, "ttl", runTTL, "how long the key stays taken after this machine has vanished")
 	flags.DurationVar(&r.killAfter, "kill-after", 0, "how long after SIGTERM comes SIGKILL; 0: at once, without SIGTERM (default 10s, or a third of --ttl if that is less)")
 	flags.DurationVar(&r.wait, "wait", 0, "how long to wait for a key that is taken (default: not at all)")

@@ -85,6 +85,12 @@ var stagings = []staged{
 	{"isolation", mysql, v("@isolation_level", "SERIALIZABLE"), nil, "strict", "", "SET GLOBAL transaction_isolation"},
 	{"isolation", mariadb, v("@isolation_level", "READ-UNCOMMITTED"), nil, "dirty", "", "tx_isolation"},
 
+	{"tokens", postgres, v("@token_drawn", "9", "@token_highest", "9", "@token_next", "10", "@token_behind", "false"), nil, "past", "stands at 9", ""},
+	{"tokens", postgres, v("@token_drawn", "1", "@token_highest", "9", "@token_next", "10", "@token_behind", "true", "@sequence_text", `'"a"."token"'`), nil, "behind", "stands at 1, and a lease has token 9", `SELECT setval('"a"."token"', 9)`},
+	{"tokens", mariadb, v("@token_drawn", "1", "@token_highest", "9", "@token_next", "10", "@token_behind", "1", "@sequence", "`a`.`token`"), nil, "behind", "", "ALTER SEQUENCE `a`.`token` RESTART WITH 10"},
+	{"tokens", mariadb, v("@token_drawn", "1"), v("@token_highest", "max_statement_time exceeded"), unread, "max_statement_time", ""},
+	{"tokens", postgres, v(), nil, "", "", ""}, // without fencing
+
 	{"pooler", postgres, v("@pooler", "direct"), nil, "direct", "", ""},
 	{"pooler", postgres, v("@pooler", "proxy"), nil, "proxy", "", ""},
 	{"pooler", postgres, v("@pooler", "session"), nil, "session", "", ""},

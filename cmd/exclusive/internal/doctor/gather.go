@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -174,6 +176,71 @@ func (g *gatherer) tables(ctx context.Context, d db.Dialect) {
 		g.Differences = differences
 	}
 	g.set("strategies", strings.Join(asked, ", "))
+	if slices.Contains(asked, "fencing") {
+		g.tokens(ctx, s)
+	}
+}
+
+// tokens compares the sequence that tokens are drawn from with those of the leases,
+// if there is one and both can be used.
+func (g *gatherer) tokens(ctx context.Context, s templates.Selection) {
+	names := make(map[string]string) // quoted, by the names of the templates
+	list, err := templates.Of(s.Dialect, []string{"fencing"})
+	if err != nil {
+		g.fail("@token_highest", err)
+		return
+	}
+	for _, t := range list {
+		if t.Name == "fencing_token" && t.Object.Kind != templates.Sequence {
+			return
+		}
+		bad := slices.ContainsFunc(g.Differences, func(d schema.Difference) bool { return d.Template == t.Name && d.Problem != schema.Setting })
+		if (t.Name == "fencing_token" || t.Name == "fencing_lease") && bad {
+			return // told already
+		}
+		names[t.Name] = t.Quoted(s.Names)
+	}
+	sequence, lease := names["fencing_token"], names["fencing_lease"]
+	text := "'" + strings.ReplaceAll(sequence, "'", "''") + "'"
+	// The number that was drawn last: NULL if this account may not see it.
+	drawn, highest := "", "SELECT COALESCE(MAX(token), 0) FROM "+lease
+	switch s.Dialect {
+	case db.Postgres:
+		drawn = "SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM " + sequence
+		if ok, _ := g.may(ctx, text); !ok { // USAGE alone, which strategies need, shows it only after the first token
+			drawn = "SELECT pg_catalog.pg_sequence_last_value(" + text + "::regclass)"
+		}
+	default:
+		drawn = "SELECT next_not_cached_value - 1 FROM " + sequence
+		// The driver does not tell the server that nobody waits any more.
+		highest = fmt.Sprintf("SET STATEMENT max_statement_time = %g FOR %s", g.answerWait.Seconds(), highest)
+	}
+	if !g.query(ctx, drawn, []string{"@token_drawn"}) || !g.known("@token_drawn") {
+		g.Unread["@token_highest"] = cmp.Or(g.Unread["@token_drawn"], "this account may not see where the sequence stands before a token is drawn")
+		return
+	}
+	g.set("sequence", sequence)
+	g.set("sequence_text", text)
+	if !g.query(ctx, highest, []string{"@token_highest"}) {
+		return
+	}
+	last, lastErr := strconv.ParseInt(g.get("@token_drawn"), 10, 64)
+	most, mostErr := strconv.ParseInt(g.get("@token_highest"), 10, 64)
+	if err := errors.Join(lastErr, mostErr); err != nil {
+		delete(g.Values, "@token_highest")
+		g.fail("@token_highest", err)
+		return
+	}
+	g.set("token_next", most+1)
+	g.set("token_behind", most > last)
+}
+
+// may reports whether the account may read a sequence of PostgreSQL.
+func (g *gatherer) may(ctx context.Context, sequence string) (ok bool, err error) {
+	err = target.Within(ctx, g.answerWait, func(ctx context.Context) error {
+		return g.pool.QueryRowContext(ctx, "SELECT has_sequence_privilege("+sequence+", 'SELECT')").Scan(&ok)
+	})
+	return ok, err
 }
 
 // connect asks the first question.

@@ -74,6 +74,28 @@ var sqlChecks = []Check{
 		mend: func(f *Facts) string { return mends(f.problems(schema.Setting)) },
 	},
 	{
+		ID: "tokens", Title: "The sequence is past all leases", On: []string{postgres, mariadb},
+		Why: "New keys, and those whose rows were pruned, get tokens from a sequence that is behind: numbers that were handed out before, which a Guard on another database refuses to the rightful holder, and EXCLUSIVE_TOKEN goes back. " +
+			"It is so after the tables were restored without the sequence, or after a switch-over that leaves sequences behind. Keys with rows go on from their own tokens; Prune keeps those rows. " +
+			"Advance lifts single keys past the sequence too, which needs no mend, and the mend does no harm then. Pruned keys may have been higher than what is found here: if the backup or the former server tells a higher number, use that. " +
+			"There is no index on tokens: all leases are read once, without a lock, and for no longer than an answer may take. (On MySQL and SQLite each row counts by itself. Their floor for new keys is that of pruned rows, which are not there to compare it with.)",
+		Outcomes: []Outcome{
+			{Name: "past", Status: OK, When: "the next token is higher than all that leases have"},
+			{Name: "behind", Status: Warn, When: "the sequence is behind the leases", MendOn: map[string]string{
+				postgres: "SELECT setval({sequence_text}, {token_highest})",
+				mariadb:  "ALTER SEQUENCE {sequence} RESTART WITH {token_next}",
+			}},
+		},
+		needs: "@token_highest",
+		judge: func(f *Facts) (string, string) {
+			drawn, highest := f.get("@token_drawn"), f.get("@token_highest")
+			if f.on("@token_behind") {
+				return "behind", "the sequence stands at " + drawn + ", and a lease has token " + highest
+			}
+			return "past", "the sequence stands at " + drawn + ", and the highest token of a lease is " + highest
+		},
+	},
+	{
 		ID: "isolation", Title: "Default isolation level", On: sqlServers,
 		Why: "The strategies work at every level, but what they need is READ COMMITTED. At the higher levels a Check or Commit in a transaction that began before the last holder's write is refused (ErrConflict: repeat the whole transaction). " +
 			"SERIALIZABLE on MySQL and MariaDB makes plain reads lock rows. At READ UNCOMMITTED a strategy would tell of a Commit that is rolled back in the end, so sessions of MySQL and MariaDB at that level are refused (ErrUnsupported).",
