@@ -2,6 +2,7 @@ package cases_test
 
 import (
 	"context"
+	crand "crypto/rand"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -24,6 +25,7 @@ import (
 	"github.com/exclusive-go/exclusive/integration_test/cases/session"
 	"github.com/exclusive-go/exclusive/integration_test/matrix"
 	"github.com/exclusive-go/exclusive/integration_test/proxy"
+	"github.com/exclusive-go/exclusive/integration_test/servers"
 	"github.com/exclusive-go/exclusive/integration_test/strategies"
 	"github.com/exclusive-go/exclusive/internal/db"
 	"github.com/exclusive-go/exclusive/rowlock"
@@ -365,35 +367,116 @@ func testB077[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Stra
 	}
 }
 
-// readOnly are options of sessions that cannot write, as on a demoted primary.
-var readOnly = map[string]map[string]string{
-	"postgres": {"default_transaction_read_only": "on"},
-	"mysql":    {"transaction_read_only": "1"},
-	"mariadb":  {"tx_read_only": "1"},
-	"sqlite":   {"_pragma": "query_only(1)"},
-}
-
 // A server that has become read-only is unavailable: nothing runs, no token is
 // given out, and when it can write again all goes on with the same pool.
 // Elsewhere every write failed until the process was started again, or the key
-// counted as held. The failover is a pool that is swapped: the servers of the
-// tests are shared, and must stay writable for others.
+// counted as held. MySQL and MariaDB are servers of the test's own that become
+// read-only. On PostgreSQL it is a role that does, and whose sessions are ended as in
+// a failover; SQLite has no server, and there the pool is swapped.
 func TestB079_ReadOnlyAfterFailover(t *testing.T) {
 	t.Parallel()
-	matrix.Shared(t, testB079[pgx.Tx], testB079[*sql.Tx])
+	matrix.Drivers(t, testB079[pgx.Tx], testB079[*sql.Tx], "postgres", "sqlite") // of their own: they grant
+	for _, kind := range []servers.Kind{servers.MySQL, servers.MariaDB} {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			testB079Server(t, matrix.OnSQL(t, matrix.Address{Name: string(kind), DSN: servers.Own(t, kind)}))
+		})
+	}
 }
 
 func testB079[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 	strategies.Tables(t, target)
-	demoted := target.Another(t, matrix.Options{Params: readOnly[target.Dialect]})
-	p := pool.New(target.DB)
-	leases, err := fencing.New[Tx](p, fencing.Config{TTL: forever})
+	if !target.Networked() {
+		p := pool.New(target.DB)
+		demoted := target.Another(t, matrix.Options{Params: map[string]string{"_pragma": "query_only(1)"}})
+		playReadOnly[Tx](t, target, p, func() { p.Swap(demoted.DB) }, func() { p.Swap(target.DB) })
+		return
+	}
+	role := strings.ToLower("role_" + crand.Text()[:12])
+	target.MustExec(t, "CREATE ROLE "+role+" LOGIN PASSWORD 'secret'")
+	t.Cleanup(func() {
+		for _, statement := range []string{"DROP OWNED BY " + role, "DROP ROLE " + role} {
+			_, err := target.Plain.ExecContext(context.Background(), statement)
+			must(t, statement, err)
+		}
+	})
+	for _, objects := range []string{"TABLES", "SEQUENCES"} {
+		var schema string
+		must(t, "the schema's name", target.Plain.QueryRowContext(t.Context(), "SELECT current_schema()").Scan(&schema))
+		target.MustExec(t, "GRANT ALL ON ALL "+objects+" IN SCHEMA "+schema+" TO "+role)
+	}
+	own := target.Another(t, matrix.Options{User: role, Password: "secret"})
+	become := func(readOnly string) func() {
+		return func() {
+			target.MustExec(t, "ALTER ROLE "+role+" SET default_transaction_read_only = "+readOnly)
+			target.MustExec(t, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = ?", role)
+		}
+	}
+	playReadOnly(t, target, own.DB, become("on"), become("off"))
+}
+
+// testB079Server has the target's server for itself.
+func testB079Server(t *testing.T, target *matrix.Target[*sql.Tx]) {
+	strategies.Tables(t, target)
+	var database string
+	must(t, "the database's name", target.Plain.QueryRowContext(t.Context(), "SELECT DATABASE()").Scan(&database))
+	target.MustExec(t, "CREATE USER app IDENTIFIED BY 'secret'")
+	target.MustExec(t, "GRANT SELECT, INSERT, UPDATE, DELETE ON "+database+".* TO app")
+	become := func(readOnly string) func() {
+		return func() { target.MustExec(t, "SET GLOBAL read_only = "+readOnly) }
+	}
+	ordinary := target.Another(t, matrix.Options{User: "app", Password: "secret"})
+	playReadOnly(t, target, ordinary.DB, become("1"), become("0"))
+
+	// The account of the tests may write all the same: the server refuses it nothing.
+	key := newKey()
+	target.MustExec(t, "INSERT INTO job (id, state) VALUES (?, 'PENDING')", key)
+	for account, of := range map[string]*matrix.Target[*sql.Tx]{"ordinary": ordinary, "privileged": target} {
+		names := locksOn(t, of, rowlock.Config{})
+		rows := locksOn(t, of, rowlock.Config{Table: "job", KeyColumns: []string{"id"}})
+		must(t, "the row of a name", names.Do(t.Context(), key, nothing))
+		ran := func(context.Context, exclusive.Grant) error { t.Errorf("%s: work ran", account); return nil }
+		next := func(fail bool) (int, error) {
+			return rows.Next(t.Context(), 1, func(context.Context, *sql.Tx, [][]string) error {
+				if fail {
+					t.Errorf("%s: work of Next ran", account)
+				}
+				return nil
+			})
+		}
+		become("1")()
+		_, nextErr := next(true)
+		for what, err := range map[string]error{
+			"a name": names.Do(t.Context(), key, ran), "a row": rows.Do(t.Context(), key, ran), "next": nextErr,
+		} {
+			if !errors.Is(err, exclusive.ErrUnavailable) || errors.Is(err, exclusive.ErrHeld) || errors.Is(err, exclusive.ErrLost) {
+				t.Errorf("%s: lock of %s: %v", account, what, err)
+			}
+		}
+		if account == "privileged" { // the twin: the lock alone, which nobody refuses
+			must(t, account+": the twin", inTx(t.Context(), of, func(ctx context.Context, tx *sql.Tx) error {
+				return of.Exec(ctx, tx, "SELECT 1 FROM exclusive_lock WHERE lock_key = ? FOR UPDATE NOWAIT", []byte(key))
+			}))
+		}
+		become("0")()
+		must(t, account+": a name", names.Do(t.Context(), key, nothing))
+		must(t, account+": a row", rows.Do(t.Context(), key, nothing))
+		if n, err := next(false); n != 1 || err != nil {
+			t.Errorf("%s: next: %d, %v", account, n, err)
+		}
+	}
+}
+
+// playReadOnly uses p while what it leads to is demoted, and afterwards.
+func playReadOnly[Tx any](t *testing.T, target *matrix.Target[Tx], p db.DB[Tx], demote, promote func()) {
+	t.Helper()
+	leases, err := fencing.New(p, fencing.Config{TTL: forever})
 	opened(t, leases, err)
-	tasks, err := uniquetask.New[Tx](p, uniquetask.Config{Task: newKey()})
+	tasks, err := uniquetask.New(p, uniquetask.Config{Task: newKey()})
 	opened(t, tasks, err)
-	table, err := casupdate.New[Tx](p, casupdate.Config{Table: "job", From: "PENDING", Claimed: "PROCESSING", Done: "DONE"})
+	table, err := casupdate.New(p, casupdate.Config{Table: "job", From: "PENDING", Claimed: "PROCESSING", Done: "DONE"})
 	opened(t, table, err)
-	locks, err := rowlock.New[Tx](p, rowlock.Config{})
+	locks, err := rowlock.New(p, rowlock.Config{})
 	must(t, "open", err)
 
 	key := newKey()
@@ -401,7 +484,7 @@ func testB079[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 	held := acquire(t, leases, newKey())
 	ran := func(context.Context, exclusive.Grant) error { t.Error("work ran"); return nil }
 	once := func(fail bool) error {
-		return db.InTx(t.Context(), db.DB[Tx](p), func(ctx context.Context, tx Tx, _ db.Runner) error {
+		return db.InTx(t.Context(), p, func(ctx context.Context, tx Tx, _ db.Runner) error {
 			_, err := leases.Once(ctx, tx, key, nil, func(context.Context) ([]byte, error) {
 				if fail {
 					t.Error("apply ran")
@@ -413,7 +496,8 @@ func testB079[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 	}
 	past := newKey()
 	must(t, "past", tasks.Do(t.Context(), past, nothing))
-	p.Swap(demoted.DB)
+	must(t, "the lock of past", locks.Do(t.Context(), past, nothing))
+	demote()
 	_, tryErr := leases.TryAcquire(t.Context(), key)
 	for what, err := range map[string]error{
 		"acquire": tryErr,
@@ -437,15 +521,28 @@ func testB079[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 	}
 	if target.Name != "lib_pq" { // it begins every transaction with READ WRITE, which a demoted server refuses and these sessions do not
 		wantErr(t, "once", once(true), exclusive.ErrUnavailable)
+		wantErr(t, "the lock of past", locks.Do(t.Context(), past, ran), exclusive.ErrUnavailable)
 	}
-	p.Swap(target.DB)
-	must(t, "release", held.Release(t.Context()))
-	lease := acquire(t, leases, key)
-	must(t, "release", lease.Release(t.Context()))
+	promote()
+	// Connections that the failover has ended are found one by one.
+	again := func(what string, do func() error) {
+		t.Helper()
+		var err error
+		await(t, what, func() bool { err = do(); return !errors.Is(err, exclusive.ErrUnavailable) })
+		must(t, what, err)
+	}
+	again("release", func() error { return held.Release(t.Context()) })
+	again("acquire", func() error {
+		lease, err := leases.TryAcquire(t.Context(), key)
+		if err != nil {
+			return err
+		}
+		return lease.Release(t.Context())
+	})
 	for what, x := range map[string]exclusive.Exclusive{"task": tasks, "row": table, "lock": locks} {
-		must(t, what, x.Do(t.Context(), key, nothing))
+		again(what, func() error { return x.Do(t.Context(), key, nothing) })
 	}
-	must(t, "once", once(false))
+	again("once", func() error { return once(false) })
 }
 
 // A check takes nothing but a transaction that is open, so no lock can end with

@@ -363,6 +363,7 @@ func TestB104_DifferentKeys(t *testing.T) {
 			must(t, "release", lease.Release(t.Context()))
 			must(t, "free", x.Do(t.Context(), name, nothing))
 			freedBy(t, exclusively, servers.Shared(t, servers.Redis).DSN, x, name, []string{"--prefix", prefix})
+			elsewhereFor(t, exclusively, servers.Shared(t, servers.Redis).DSN, x, name, []string{"--prefix", "x" + prefix})
 			if now := redisKeys(t, client, prefix) - before; now != 1 {
 				t.Errorf("%q: %d keys after the release", name, now)
 			}
@@ -426,9 +427,77 @@ func freedBy(t *testing.T, exclusively command, dsn string, x exclusive.Leaser, 
 	must(t, "its release", next.Release(t.Context()))
 }
 
+// elsewhereFor fails unless the command, with flags of another place, sees nothing of a
+// lease of the library's, frees nothing of it, and can have the name for itself.
+func elsewhereFor(t *testing.T, exclusively command, dsn string, x exclusive.Leaser, name string, flags []string) {
+	t.Helper()
+	held := acquire(t, x, name)
+	for _, c := range []struct {
+		want int
+		args []string
+	}{
+		{0, []string{"ps", "--json"}}, {1, []string{"release", name}}, {0, []string{"run", "--name", name}},
+	} {
+		args := append(c.args, flags...)
+		if c.args[0] == "run" {
+			args = append(args, "--", "true")
+		}
+		code, output := exclusively.run(t, dsn, args...)
+		if code != c.want {
+			t.Errorf("elsewhere exclusive %q ended with %d: %s", args, code, output)
+		}
+		if c.args[0] == "ps" && strings.TrimSpace(output) != "[]" {
+			t.Errorf("elsewhere ps shows %s", output)
+		}
+	}
+	must(t, "the holder's renewal", held.Renew(t.Context()))
+	must(t, "release", held.Release(t.Context()))
+}
+
+// sameRuns fails unless the command and the library mean the same run with the same
+// task and name: done, under way, freed by force, and forgotten. With the flags of
+// another place the command means another run.
+func sameRuns(t *testing.T, exclusively command, dsn string, tasks *uniquetask.Tasks[*sql.Tx], task string, flags, others []string) {
+	t.Helper()
+	ctx := t.Context()
+	run := func(want int, flags []string, args ...string) {
+		t.Helper()
+		command := []string{}
+		if args[0] == "run" { // --once RUN, and what is to be run
+			command = append(command, "--", args[len(args)-1])
+			args = args[:len(args)-1]
+		}
+		if code, output := exclusively.run(t, dsn, append(append(args, flags...), command...)...); code != want {
+			t.Errorf("exclusive %q ended with %d; want %d: %s", args, code, want, output)
+		}
+	}
+	theirs, ours := randomName(), randomName()+"'"
+	must(t, "the library's run", tasks.Do(ctx, ours, nothing))
+	run(0, flags, "run", "--name", task, "--once", ours, "false") // done: it does not run
+	run(0, flags, "run", "--name", task, "--once", theirs, "true")
+	wantErr(t, "the command's run", tasks.Do(ctx, theirs, nothing), exclusive.ErrDone)
+	run(1, others, "run", "--name", task, "--once", ours, "false") // it runs there, and fails
+	run(0, others, "forget", task, ours)
+	wantErr(t, "a run that was forgotten elsewhere", tasks.Do(ctx, ours, nothing), exclusive.ErrDone)
+	run(0, flags, "forget", task, ours)
+	err := tasks.Do(ctx, ours, func(context.Context, exclusive.Grant) error {
+		run(exitBusy, flags, "run", "--name", task, "--once", ours, "true")
+		run(1, others, "release", task, "--run", ours)
+		run(0, flags, "release", task, "--run", ours)
+		run(0, flags, "run", "--name", task, "--once", ours, "true")
+		return nil
+	})
+	wantErr(t, "a run that was freed by force", err, exclusive.ErrFenced)
+	wantErr(t, "the run of the command after that", tasks.Do(ctx, ours, nothing), exclusive.ErrDone)
+}
+
 func testDifferentKeys(t *testing.T, target *matrix.Target[*sql.Tx], exclusively command) {
 	ctx := t.Context()
 	dsn := commandDSN(t, target)
+	others := []string{"--prefix", "elsewhere_"}
+	if code, output := exclusively.run(t, dsn, append([]string{"init"}, others...)...); code != 0 {
+		t.Fatalf("init: %d, %s", code, output)
+	}
 	for range size(20, 2) {
 		prefix, schema := randomIdentifier()+"_", ""
 		flags := []string{"--prefix", prefix}
@@ -457,6 +526,9 @@ func testDifferentKeys(t *testing.T, target *matrix.Target[*sql.Tx], exclusively
 		}
 		name := randomName()
 		freedBy(t, exclusively, dsn, x, name, flags)
+		elsewhereFor(t, exclusively, dsn, x, name, others)
+		task := randomName()
+		sameRuns(t, exclusively, dsn, tasksOn(t, target, uniquetask.Config{Task: task, Schema: schema, Prefix: prefix, TTL: forever, NoRenew: true}), task, flags, others)
 		lease := acquire(t, x, name)
 		run := append([]string{"run", "--name", name}, flags...)
 		if code, output := exclusively.run(t, dsn, append(run, "--", "true")...); code != exitBusy {

@@ -5,7 +5,9 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"os"
 	"os/signal"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -361,7 +363,8 @@ func zone(t testing.TB, name string) *time.Location {
 
 // Two instances whose clocks disagree get the same key for the same scheduled
 // instant, in every zone, and the run goes once.
-// Elsewhere keys were made of the instance's own time, or cut at hours of UTC.
+// Elsewhere keys were made of the instance's own time, or cut at hours of UTC. (The
+// command's --daily and --hourly do that unless --scheduled is given, as its help says.)
 func TestB086_KeysFromScheduledTime(t *testing.T) {
 	t.Parallel()
 	scheduled := time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)
@@ -385,10 +388,13 @@ func TestB086_KeysFromScheduledTime(t *testing.T) {
 			t.Errorf("%s: the hour %q does not begin at %v", name, want[1], begin)
 		}
 	}
-	matrix.Shared(t, testB086[pgx.Tx], testB086[*sql.Tx])
+	exclusively := buildCommand(t)
+	matrix.Shared(t,
+		func(t *testing.T, target *matrix.Target[pgx.Tx]) { testB086(t, target, exclusively) },
+		func(t *testing.T, target *matrix.Target[*sql.Tx]) { testB086(t, target, exclusively) })
 }
 
-func testB086[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+func testB086[Tx any](t *testing.T, target *matrix.Target[Tx], exclusively command) {
 	strategies.Tables(t, target)
 	tasks := newTasks(t, target, uniquetask.Config{})
 	scheduled := time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)
@@ -400,6 +406,27 @@ func testB086[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 	}
 	if runs != 1 {
 		t.Errorf("%d runs", runs)
+	}
+	if target.Name == "pgx" || target.Name == "lib_pq" {
+		return // the command has one driver for each server
+	}
+	// The command, on two machines that start it at other times than it was scheduled for.
+	zone := zone(t, "Asia/Kolkata")
+	for run, period := range map[string][]string{
+		uniquetask.RunHour(scheduled, time.UTC): {"--hourly"},
+		uniquetask.RunDay(scheduled, zone):      {"--daily", zone.String()},
+	} {
+		task, done := newKey(), filepath.Join(t.TempDir(), "done")
+		for range 2 {
+			args := append([]string{"run", "--name", task, "--scheduled", scheduled.Format(time.RFC3339)}, period...)
+			if code, output := exclusively.run(t, commandDSN(t, target), append(args, "--", "sh", "-c", `echo once >> "$0"`, done)...); code != 0 {
+				t.Errorf("%s: the command ended with %d: %s", run, code, output)
+			}
+		}
+		if text, err := os.ReadFile(done); err != nil || string(text) != "once\n" {
+			t.Errorf("%s: the command has done %q, %v", run, text, err)
+		}
+		wantErr(t, run+", in the library", newTasks(t, target, uniquetask.Config{Task: task}).Do(t.Context(), run, nothing), exclusive.ErrDone)
 	}
 }
 

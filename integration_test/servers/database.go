@@ -83,6 +83,41 @@ func Database(t testing.TB, kind Kind) string {
 	return dsn
 }
 
+// Own is Database on a server that the test has for itself, and whose settings it may
+// change. It is never one of the environment: where there is no other source the test
+// is skipped, or fails as with [Shared].
+func Own(t testing.TB, kind Kind) (dsn string) {
+	t.Helper()
+	sources, err := sourcesFromEnv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sources = slices.DeleteFunc(sources, func(s Source) bool { return s == Env })
+	if len(sources) == 0 {
+		t.Skip("EXCLUSIVE_TEST_SOURCES allows no server but those of the environment")
+	}
+	// The first one may have to be downloaded.
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	defer cancel()
+	server, err := startFrom(ctx, kind, sources)
+	if err != nil {
+		skipOrFail(t, kind, err)
+	}
+	t.Cleanup(func() {
+		if err := server.Close(); err != nil {
+			t.Errorf("ending the %s of this test: %v", kind, err)
+		}
+	})
+	name := "test_" + strings.ToLower(rand.Text()[:16])
+	if err := administer(server, createDatabase, name); err != nil {
+		t.Fatalf("creating a database on %s: %v", kind, err)
+	}
+	if dsn, err = withDatabase(server, name); err != nil {
+		t.Fatal(err)
+	}
+	return dsn
+}
+
 // Lasting is Database for several tests: whoever knows the last one calls drop.
 func Lasting(t testing.TB, kind Kind) (dsn string, drop func() error) {
 	t.Helper()

@@ -124,6 +124,10 @@ func Start(ctx context.Context, kind Kind) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	return startFrom(ctx, kind, sources)
+}
+
+func startFrom(ctx context.Context, kind Kind, sources []Source) (*Server, error) {
 	missing := &MissingError{Kind: kind}
 	for _, source := range sources {
 		begin := time.Now()

@@ -215,9 +215,13 @@ func (g *gatherer) tokens(ctx context.Context, s templates.Selection) {
 		// The driver does not tell the server that nobody waits any more.
 		highest = fmt.Sprintf("SET STATEMENT max_statement_time = %g FOR %s", g.answerWait.Seconds(), highest)
 	}
-	if !g.query(ctx, drawn, []string{"@token_drawn"}) || !g.known("@token_drawn") {
-		g.Unread["@token_highest"] = cmp.Or(g.Unread["@token_drawn"], "this account may not see where the sequence stands before a token is drawn")
+	if !g.query(ctx, drawn, []string{"@token_drawn"}) {
+		g.Unread["@token_highest"] = g.Unread["@token_drawn"]
 		return
+	}
+	hidden := !g.known("@token_drawn")
+	if hidden {
+		g.set("token_drawn", 0)
 	}
 	g.set("sequence", sequence)
 	g.set("sequence_text", text)
@@ -229,6 +233,11 @@ func (g *gatherer) tokens(ctx context.Context, s templates.Selection) {
 	if err := errors.Join(lastErr, mostErr); err != nil {
 		delete(g.Values, "@token_highest")
 		g.fail("@token_highest", err)
+		return
+	}
+	if hidden && most > 0 {
+		delete(g.Values, "@token_highest")
+		g.Unread["@token_highest"] = "this account may not see where the sequence stands, from which no token was drawn yet, and a lease has token " + strconv.FormatInt(most, 10)
 		return
 	}
 	g.set("token_next", most+1)
