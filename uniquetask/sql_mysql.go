@@ -16,13 +16,21 @@ type mysqlFamily struct {
 }
 
 func newMySQLFamily(x texter, task []byte) mysqlFamily {
-	const claimable = `(state <> 'done' AND free_at <= {now} AND attempt < c.most)`
+	const (
+		claimable = `(state <> 'done' AND free_at <= {now} AND attempt < c.most)`
+		won       = `grant_id = c.id AND ended_at = 0` // once both are assigned
+	)
 	m := mysqlFamily{
 		// One statement for new runs and known ones. The columns of ON
 		// DUPLICATE KEY UPDATE are assigned from left to right, each seeing
 		// the assignments before it. grant_id decides, once, and what follows
 		// looks at it: grant ids never repeat. What is claimable is asked again
 		// after that, so state, attempt and free_at come last.
+		//
+		// A row can have this grant's id already. Only if it is still running is
+		// it our claim, which ran before and whose answer was lost; a copy that
+		// arrives after the attempt has ended must not undo that. ended_at, which
+		// is 0 while running, decides it, once, for what comes after.
 		//
 		// The answer goes through LAST_INSERT_ID(expr), which comes back with
 		// it (MySQL manual, "Information Functions"), since counts of affected
@@ -47,15 +55,15 @@ func newMySQLFamily(x texter, task []byte) mysqlFamily {
 					CHAR(9), started_at,
 					CHAR(9), IF(state = 'running', free_at, ended_at),
 					CHAR(9), holder, CHAR(9), error), {history}), history),
-				token = IF(grant_id = c.id AND ` + claimable + `, token + 1, token),
-				holder = IF(grant_id = c.id, c.who, holder),
-				started_at = IF(grant_id = c.id, {now}, started_at),
-				ended_at = IF(grant_id = c.id, 0, ended_at),
-				error = IF(grant_id = c.id, '', error),
-				attempt = IF(grant_id = c.id AND ` + claimable + `, attempt + 1, attempt),
-				state = IF(grant_id = c.id, 'running', state),
-				free_at = IF(grant_id = c.id,
-					{now} + c.ttl + 0 * LAST_INSERT_ID(token * {pack} + LEAST(attempt, {pack} - 1)),
+				ended_at = IF(grant_id = c.id AND ` + claimable + `, 0, ended_at),
+				token = IF(` + won + ` AND ` + claimable + `, token + 1, token),
+				holder = IF(` + won + `, c.who, holder),
+				started_at = IF(` + won + `, {now}, started_at),
+				error = IF(` + won + `, '', error),
+				attempt = IF(` + won + ` AND ` + claimable + `, attempt + 1, attempt),
+				state = IF(` + won + `, 'running', state),
+				free_at = IF(` + won + `,
+					GREATEST(free_at, {now} + c.ttl) + 0 * LAST_INSERT_ID(token * {pack} + LEAST(attempt, {pack} - 1)),
 					free_at + LAST_INSERT_ID(0))`),
 
 		// SKIP LOCKED: one row in a long transaction must not hold up the
@@ -133,7 +141,7 @@ func newMariaDB(x texter, task []byte) dialect {
 
 func (m *mariadb) claim(ctx context.Context, r db.Runner, c claim) (got claimed, err error) {
 	_, err = strategy.One(ctx, r, m.claimQ, m.claimArgs(c), got.row.scan)
-	got.won = got.row.id == c.id
+	got.won = got.row.id == c.id && got.row.live() // it may have ended before this copy
 	return got, err
 }
 

@@ -19,6 +19,8 @@ type sqlite struct {
 }
 
 func newSQLite(x texter, task []byte) dialect {
+	// Our own claim, which ran before and whose answer was lost.
+	const ours = `(l.grant_id = ?3 AND l.state = 'running')`
 	s := &sqlite{
 		// As on PostgreSQL, without its care for rows that are locked: here
 		// nobody else writes while a statement does.
@@ -26,14 +28,14 @@ func newSQLite(x texter, task []byte) dialect {
 			SELECT ?1, ?2, 'running', ?3, ?4, COALESCE((SELECT token FROM {floor} WHERE task = ?1), 0) + 1, 1, {now}, 0, {now} + ?5, '', ''
 			WHERE true
 			ON CONFLICT (task, run) DO UPDATE SET
-				history = CASE WHEN l.grant_id = ?3 THEN l.history ELSE substr(l.history
+				history = CASE WHEN ` + ours + ` THEN l.history ELSE substr(l.history
 					|| char(10) || l.token || char(9) || l.attempt
 					|| char(9) || CASE l.state WHEN 'running' THEN 'lost' ELSE l.state END
 					|| char(9) || l.started_at
 					|| char(9) || CASE l.state WHEN 'running' THEN l.free_at ELSE l.ended_at END
 					|| char(9) || l.holder || char(9) || l.error, -{history}) END,
-				token = CASE WHEN l.grant_id = ?3 THEN l.token ELSE l.token + 1 END,
-				attempt = CASE WHEN l.grant_id = ?3 THEN l.attempt ELSE l.attempt + 1 END,
+				token = CASE WHEN ` + ours + ` THEN l.token ELSE l.token + 1 END,
+				attempt = CASE WHEN ` + ours + ` THEN l.attempt ELSE l.attempt + 1 END,
 				state = 'running',
 				grant_id = ?3,
 				holder = ?4,
@@ -41,7 +43,7 @@ func newSQLite(x texter, task []byte) dialect {
 				ended_at = 0,
 				free_at = {now} + ?5,
 				error = ''
-			WHERE (l.state <> 'done' AND l.free_at <= {now} AND l.attempt < ?6) OR (l.grant_id = ?3 AND l.state = 'running')
+			WHERE (l.state <> 'done' AND l.free_at <= {now} AND l.attempt < ?6) OR ` + ours + `
 			RETURNING {columns}`),
 
 		renewQ: x.text(`UPDATE {task} SET free_at = MAX(free_at, {now} + ?)

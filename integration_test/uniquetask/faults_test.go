@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,6 +17,7 @@ import (
 	"github.com/exclusive-go/exclusive"
 	"github.com/exclusive-go/exclusive/integration_test/matrix"
 	"github.com/exclusive-go/exclusive/integration_test/proxy"
+	"github.com/exclusive-go/exclusive/internal/db"
 	"github.com/exclusive-go/exclusive/uniquetask"
 )
 
@@ -661,4 +664,130 @@ func testRenewalRacesFinish[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 	if n := target.Int(t, "SELECT COUNT(*) FROM exclusive_task WHERE state = 'done'"); n != runs {
 		t.Errorf("%d runs are done", n)
 	}
+}
+
+// twice is an adapter that can send the last claim of this holder once more.
+type twice[Tx any] struct {
+	db.DB[Tx]
+	holder string
+	change func(query string) string // for the copy; nil: none
+	again  func(context.Context) error
+}
+
+func (d *twice[Tx]) Exec(ctx context.Context, query string, args ...any) (db.Result, error) {
+	if slices.Contains(args, any(d.holder)) {
+		d.again = func(ctx context.Context) error {
+			_, err := d.DB.Exec(ctx, d.copied(query), args...)
+			return err
+		}
+	}
+	return d.DB.Exec(ctx, query, args...)
+}
+
+func (d *twice[Tx]) Query(ctx context.Context, query string, args []any, each func(db.Scan) error) error {
+	if slices.Contains(args, any(d.holder)) {
+		d.again = func(ctx context.Context) error {
+			return d.DB.Query(ctx, d.copied(query), args, func(db.Scan) error { return nil })
+		}
+	}
+	return d.DB.Query(ctx, query, args, each)
+}
+
+func (d *twice[Tx]) copied(query string) string {
+	if d.change != nil {
+		return d.change(query)
+	}
+	return query
+}
+
+// A copy of a claim that arrives after its attempt has ended leaves the run as it
+// is: done stays done, and a failure keeps its error and its rest. It has a run
+// that could begin again, for a TTL at the most, as one more attempt.
+func TestLateClaim(t *testing.T) { matrix.Drivers(t, testLateClaim, testLateClaim) }
+
+func testLateClaim[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	setUp(t, target)
+	const late = "arrives twice"
+	ctx := t.Context()
+	adapter := &twice[Tx]{DB: target.DB, holder: late}
+	open := func(cfg uniquetask.Config) *uniquetask.Tasks[Tx] {
+		cfg.Task, cfg.Holder = "report", late
+		x, err := uniquetask.New[Tx](adapter, cfg)
+		must(t, "new", err)
+		t.Cleanup(func() { must(t, "close", x.Close()) })
+		return x
+	}
+	x, other := open(uniquetask.Config{}), newTasks(t, target, uniquetask.Config{})
+	rests, never := open(uniquetask.Config{Backoff: time.Hour}), open(uniquetask.Config{MaxAttempts: 1})
+	ends := map[string]func(run string) error{
+		"done": func(run string) error {
+			return x.Do(ctx, run, func(_ context.Context, g exclusive.Grant) error { return x.SetResult(g, []byte("r")) })
+		},
+		"committed": func(run string) error {
+			return x.Do(ctx, run, func(ctx context.Context, g exclusive.Grant) error {
+				return x.Commit(ctx, g, store(target, run))
+			})
+		},
+		"rests":       func(run string) error { return rests.Do(ctx, run, fails) },
+		"for good":    func(run string) error { return never.Do(ctx, run, fails) },
+		"failed":      func(run string) error { return x.Do(ctx, run, fails) },
+		"taken over":  func(run string) error { return takenOver(ctx, t, x, other, run, nothing) },
+		"begun again": func(run string) error { return takenOver(ctx, t, x, other, run, fails) },
+	}
+	for run, end := range ends {
+		if err := end(run); err != nil {
+			wantErr(t, run, err, errBusiness)
+		}
+		before := outcome(t, other, run)
+		must(t, "late claim", adapter.again(ctx))
+		after := outcome(t, other, run)
+		switch run {
+		case "failed", "begun again":
+			if !after.Live || after.Token != before.Token+1 || after.Attempt != before.Attempt+1 || len(after.Earlier) != len(before.Earlier)+1 {
+				t.Errorf("%s: after the late claim %+v, before it %+v", run, after, before)
+			}
+			must(t, "release by an operator", other.Release(ctx, run))
+			must(t, "do", other.Do(ctx, run, nothing))
+		default:
+			if !reflect.DeepEqual(after, before) {
+				t.Errorf("%s: after the late claim %+v, before it %+v", run, after, before)
+			}
+		}
+	}
+
+	// One that has been under way for long is no reason to end a heartbeat's time.
+	adapter.change = func(query string) string {
+		return strings.ReplaceAll(query, "UTC_TIMESTAMP(6)", "(UTC_TIMESTAMP(6) - INTERVAL 10 SECOND)")
+	}
+	must(t, "do", x.Do(ctx, "running", func(ctx context.Context, g exclusive.Grant) error {
+		before := outcome(t, other, g.Key)
+		must(t, "late claim", adapter.again(ctx))
+		after := outcome(t, other, g.Key)
+		if after.State != uniquetask.Running || after.GrantID != g.ID || after.Token != g.Token || after.Free.Before(before.Free) {
+			t.Errorf("after the late claim %+v, before it %+v", after, before)
+		}
+		return nil
+	}))
+
+	// The twin: without its guard the same copy makes work of a run that is done.
+	if target.Dialect == "mysql" || target.Dialect == "mariadb" {
+		adapter.change = func(query string) string { return strings.ReplaceAll(query, " AND ended_at = 0", "") }
+		must(t, "do", x.Do(ctx, "unguarded", nothing))
+		must(t, "late claim", adapter.again(ctx))
+		if r := outcome(t, other, "unguarded"); r.State != uniquetask.Running {
+			t.Errorf("without the guard %+v", r)
+		}
+	}
+}
+
+// takenOver has an operator release a run of x in work, and other do work then.
+func takenOver[Tx any](ctx context.Context, t *testing.T, x, other *uniquetask.Tasks[Tx], run string, work exclusive.Work) error {
+	t.Helper()
+	var err error
+	_ = x.Do(ctx, run, func(context.Context, exclusive.Grant) error {
+		must(t, "release by an operator", other.Release(ctx, run))
+		err = other.Do(ctx, run, work)
+		return nil
+	})
+	return err
 }
