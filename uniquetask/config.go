@@ -117,10 +117,13 @@ func (c Config) maxAttempts() int64 {
 // rest is how long the run rests after this attempt has failed.
 func (c Config) rest(attempt int) time.Duration {
 	rest := c.Backoff
-	for i := 1; i < attempt && rest < c.MaxBackoff; i++ {
-		rest *= 2 // cannot overflow: MaxBackoff would have to be over 146 years
+	for i := 1; i < attempt && rest > 0; i++ {
+		if rest > c.MaxBackoff/2 { // what is doubled must not overflow either
+			return c.MaxBackoff
+		}
+		rest *= 2
 	}
-	return min(rest, c.MaxBackoff)
+	return rest
 }
 
 // oneLine makes s fit for a line of the history: valid UTF-8 without control

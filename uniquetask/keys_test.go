@@ -2,6 +2,7 @@ package uniquetask
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -146,6 +147,18 @@ func TestRest(t *testing.T) {
 	}
 	if rest := (Config{}).rest(5); rest != 0 {
 		t.Error(rest)
+	}
+	// Neither the doubling nor its limit may overflow.
+	const never = time.Duration(math.MaxInt64)
+	for attempt, want := range map[int]time.Duration{30: 1 << 29 * time.Second, 40: never, 100: never, math.MaxInt: never} {
+		if rest := (Config{Backoff: time.Second, MaxBackoff: never}).rest(attempt); rest != want {
+			t.Errorf("attempt %d rests for %v, want %v", attempt, rest, want)
+		}
+	}
+	for _, most := range []time.Duration{2, 3, never} {
+		if rest := (Config{Backoff: most, MaxBackoff: most}).rest(3); rest != most {
+			t.Errorf("rests for %v, want %v", rest, most)
+		}
 	}
 }
 
