@@ -6,7 +6,7 @@ import (
 	"maps"
 	"strconv"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/exclusive-go/exclusive"
@@ -19,18 +19,16 @@ import (
 // pieces of a builder, and behind a colon its parameters.
 type texts struct {
 	claim                     string // see dialect.claim
-	finish, revert, fail      string // Claimed → Done, From, Failed
 	prove                     string // a row if the grant is current, which stays locked
-	read, lockedRead          string // the row; the second waits for its lock
+	lockedRead                string // the row; waits for its lock
 	renew                     string // extends the claims of {batch}, except locked ones
-	transition                string // {:from} → {:to}
 	update                    string // of a row with the version {:version}
-	version, lockedVersion    string // reads it
+	lockedVersion             string // reads it; waits for its lock
 	now, timestamp            string // the clock: microseconds, and for timestamps
 	stateText                 string // the state as text
 	unpadded                  string // makes text without padding of a column of type char(n)
 	exactly                   string // {column} is {:bytes}, byte for byte
-	touch                     string // {:value}, telling by LAST_INSERT_ID that a row was matched
+	touch                     string // {:to}, telling by LAST_INSERT_ID that a row was matched
 	index, empty              string // if not empty: the name of the key's index; nothing, if there is a table
 	claimReturns, byLastID    bool   // claim returns the row, refused or not; answers are in LastID
 	renewReturns, bytesAsText bool   // renew returns grant ids; {:bytes} is a string
@@ -123,7 +121,7 @@ func newBuilder(d db.Dialect, schema, table string, key Key) *builder {
 	b := &builder{
 		dialect: d, texts: t,
 		names:  map[string]string{"table": ident.Quote(quote(d), schema, table)},
-		pieces: map[string]string{"now": t.now, "timestamp": t.timestamp},
+		pieces: map[string]string{"now": t.now, "timestamp": t.timestamp, "touch": t.touch},
 		params: map[string]any{"id": grantID{}},
 	}
 	var same, aliased, joined []string
@@ -230,10 +228,16 @@ func (b *builder) expand(out *strings.Builder, args *[]any, text string) {
 // dialect is the SQL of a Table on one kind of server.
 type dialect struct {
 	*builder
-	cfg                                                         Config
-	mu                                                          sync.Mutex // held by ready
-	known                                                       bool       // {index} is
-	claimS, finishS, revertS, failS, proveS, readS, lockedReadS statement
+	cfg                                                 Config
+	claiming                                            atomic.Pointer[claiming] // nil until ready
+	finishS, revertS, failS, proveS, readS, lockedReadS statement
+}
+
+// claiming is what a dialect has only when the name of the key's index is known,
+// where its claim needs to be told.
+type claiming struct {
+	index  string
+	claimS statement
 }
 
 // newDialect makes the statements for a configuration that is complete.
@@ -305,21 +309,20 @@ func newDialect(d db.Dialect, cfg Config) *dialect {
 	b.pieces["current"] = "{row} AND {state} = {:claimed}{mine}"
 
 	q := &dialect{builder: b, cfg: cfg}
-	q.readS, q.lockedReadS = b.statement(b.texts.read), b.statement(b.texts.lockedRead)
+	q.readS, q.lockedReadS = b.statement(readText), b.statement(b.texts.lockedRead)
 	if cfg.claims() {
 		if b.texts.index == "" {
-			q.claimS = b.statement(b.texts.claim)
+			q.claiming.Store(&claiming{claimS: b.statement(b.texts.claim)})
 		}
-		q.proveS, q.finishS, q.revertS, q.failS = b.statement(b.texts.prove), b.statement(b.texts.finish), b.statement(b.texts.revert), b.statement(b.texts.fail)
+		q.proveS, q.finishS, q.revertS, q.failS = b.statement(b.texts.prove), b.statement(finishText), b.statement(revertText), b.statement(failText)
 	}
 	return q
 }
 
-// ready finds the index that a claim needs to be told, where it needs one.
+// ready finds the index that a claim needs to be told, where it needs one. Calls
+// at the same time do so each on its own: none waits for the connection of another.
 func ready(ctx context.Context, r db.Runner, q *dialect) error {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.texts.index == "" || q.known {
+	if q.texts.index == "" || q.claiming.Load() != nil {
 		return nil
 	}
 	b := q.clone()
@@ -345,9 +348,8 @@ func ready(ctx context.Context, r db.Runner, q *dialect) error {
 		}
 		return errNotUnique
 	}
-	q.name("index", names[0])
-	q.claimS = q.statement(q.texts.claim)
-	q.known = true
+	b.name("index", names[0])
+	q.claiming.Store(&claiming{names[0], b.statement(b.texts.claim)})
 	return nil
 }
 
@@ -360,7 +362,9 @@ const (
 	readText   = `SELECT {columns} FROM {table} WHERE {row}`
 	proveText  = `SELECT 1 FROM {table} WHERE {current}`
 
-	versionText = `SELECT {version} FROM {table} WHERE {row}`
+	// {touch}: the row may stay as it is.
+	transitionText = `UPDATE {table} SET {state} = {touch}{stamp}{raise}{set} WHERE {row} AND {from}`
+	versionText    = `SELECT {version} FROM {table} WHERE {row}`
 )
 
 // errNotUnique: a claim would change more than one row, or has.
@@ -372,9 +376,10 @@ var errNotUnique = &exclusive.Error{Op: "claim", Kind: exclusive.ErrSchema,
 // not wait for a transaction that has locked the row. When it does not win the
 // row says why.
 func (q *dialect) claim(ctx context.Context, r db.Runner, c call) (out row, found, won bool, err error) {
-	args := q.claimS.bind(c, q.texts.bytesAsText)
+	claimS := &q.claiming.Load().claimS
+	args := claimS.bind(c, q.texts.bytesAsText)
 	if q.texts.byLastID {
-		res, err := r.Exec(ctx, q.claimS.text, args...)
+		res, err := r.Exec(ctx, claimS.text, args...)
 		switch {
 		case err != nil:
 			return out, false, false, err
@@ -389,7 +394,7 @@ func (q *dialect) claim(ctx context.Context, r db.Runner, c call) (out row, foun
 		}
 	} else {
 		rows := 0
-		err := r.Query(ctx, q.claimS.text, args, func(scan db.Scan) error {
+		err := r.Query(ctx, claimS.text, args, func(scan db.Scan) error {
 			found = true
 			var w int64
 			err := scan(&w, &out.state, &out.is, &out.token, &out.grant, &out.holder, &out.claimedAt, &out.expires)
@@ -445,8 +450,7 @@ func (q *dialect) transition(ctx context.Context, r db.Runner, c call, t Transit
 	if _, stamped := b.names["grant"]; stamped {
 		b.pieces["from"] = "({state} = {:from} OR ({state} = {:to} AND {grant} = {:id}))"
 	}
-	b.pieces["touch"] = strings.ReplaceAll(b.texts.touch, "{:value}", "{:to}")
-	s := b.statement(b.texts.transition)
+	s := b.statement(transitionText)
 	return q.touched(ctx, r, &s, c)
 }
 
@@ -462,6 +466,9 @@ func (b *builder) touched(ctx context.Context, r db.Runner, s *statement, c call
 // locked. On PostgreSQL and SQLite it returns the grant ids that it extended.
 func (q *dialect) renewal(calls []call) (text string, args []any) {
 	b := q.clone()
+	if c := q.claiming.Load(); c.index != "" {
+		b.name("index", c.index)
+	}
 	// Few different texts, for the sake of statement caches: the last claim
 	// fills the batch up to a power of two.
 	size := 1

@@ -18,7 +18,7 @@ var mysqlTexts = texts{
 
 	// Whether a matched row counts that stays as it is depends on the DSN
 	// (clientFoundRows). The function is evaluated for a matched row only.
-	touch: `IF(LAST_INSERT_ID(1), {:value}, NULL)`,
+	touch: `IF(LAST_INSERT_ID(1), {:to}, NULL)`,
 
 	// UPDATE cannot skip a locked row, a derived table can. LIMIT keeps it from
 	// being merged into the UPDATE, and STRAIGHT_JOIN has it read first. It is
@@ -35,21 +35,14 @@ var mysqlTexts = texts{
 		ORDER BY INDEX_NAME <> 'PRIMARY', INDEX_NAME LIMIT 1`,
 	empty: `SELECT 1 FROM {table} WHERE FALSE`,
 
-	finish:     finishText,
-	revert:     revertText,
-	fail:       failText,
 	prove:      proveText + ` FOR UPDATE`,
-	read:       readText,
 	lockedRead: readText + ` FOR UPDATE`,
 
 	// + 1: a renewed row really changes, also within one tick of the clock.
 	renew: `UPDATE (SELECT {keys} FROM {table} FORCE INDEX ({index}) WHERE {state} = {:claimed} AND ({batch}) LIMIT {size} FOR UPDATE SKIP LOCKED) mine
 		STRAIGHT_JOIN {table} FORCE INDEX ({index}) ON {same_keys} SET {expires} = GREATEST({expires} + 1, {now} + {:ttl}){raise}`,
 
-	transition: `UPDATE {table} SET {state} = {touch}{stamp}{raise}{set} WHERE {row} AND {from}`,
-
 	update: `UPDATE {table} SET {version} = LAST_INSERT_ID({version} + 1){set} WHERE {row} AND {version} = {:version}`,
 	// A locking read: a plain one could show an old snapshot.
-	version:       versionText,
 	lockedVersion: versionText + ` FOR UPDATE`,
 }

@@ -13,7 +13,7 @@ var postgresTexts = texts{
 	claimReturns: true,
 	renewReturns: true,
 	bytesAsText:  true,
-	touch:        `{:value}`,
+	touch:        `{:to}`,
 
 	exactly: strategy.Exactly(db.Postgres),
 
@@ -35,11 +35,7 @@ var postgresTexts = texts{
 		UNION ALL
 		SELECT 0, {columns} FROM {table} WHERE {row} AND NOT EXISTS (SELECT FROM got)`,
 
-	finish:     finishText,
-	revert:     revertText,
-	fail:       failText,
 	prove:      proveText + ` FOR NO KEY UPDATE`,
-	read:       readText,
 	lockedRead: readText + ` FOR NO KEY UPDATE`,
 
 	// SKIP LOCKED: one row in a long transaction must not hold up the renewal
@@ -50,9 +46,6 @@ var postgresTexts = texts{
 		UPDATE {table} SET {expires} = GREATEST({expires}, {now} + {:ttl}){raise}
 		FROM mine WHERE {same_keys} RETURNING {grant}{unpadded}`,
 
-	transition: `UPDATE {table} SET {state} = {touch}{stamp}{raise}{set} WHERE {row} AND {from}`,
-
 	update:        `UPDATE {table} SET {version} = {version} + 1{set} WHERE {row} AND {version} = {:version}`,
-	version:       versionText,
 	lockedVersion: versionText + ` FOR NO KEY UPDATE`,
 }

@@ -16,25 +16,18 @@ var sqliteTexts = texts{
 	stateText:    `CAST({state} AS TEXT)`,
 	renewReturns: true,
 	bytesAsText:  true,
-	touch:        `{:value}`,
+	touch:        `{:to}`,
 
 	exactly: strategy.Exactly(db.SQLite),
 
 	claim: `UPDATE {table} SET {claim} WHERE {row} AND {free} RETURNING 1, {columns}`,
 
-	finish:     finishText,
-	revert:     revertText,
-	fail:       failText,
 	prove:      `UPDATE {table} SET {state} = {state} WHERE {current} RETURNING 1`,
-	read:       readText,
 	lockedRead: `UPDATE {table} SET {state} = {state} WHERE {row} RETURNING {columns}`,
 
 	renew: `UPDATE {table} SET {expires} = MAX({expires}, {now} + {:ttl}){raise}
 		WHERE {state} = {:claimed} AND ({batch}) RETURNING {grant}`,
 
-	transition: `UPDATE {table} SET {state} = {touch}{stamp}{raise}{set} WHERE {row} AND {from}`,
-
 	update:        `UPDATE {table} SET {version} = {version} + 1{set} WHERE {row} AND {version} = {:version}`,
-	version:       versionText,
 	lockedVersion: `UPDATE {table} SET {version} = {version} WHERE {row} RETURNING {version}`,
 }

@@ -65,7 +65,7 @@ func NewVersioned[Tx any](d db.DB[Tx], cfg VersionConfig) (*Versioned[Tx], error
 	texts := func(d db.Dialect) *versionDialect {
 		b := newBuilder(d, cfg.Schema, cfg.Table, cfg.Key)
 		b.name("version", cfg.VersionColumn)
-		return &versionDialect{b, b.statement(b.texts.version), b.statement(b.texts.lockedVersion)}
+		return &versionDialect{b, b.statement(versionText), b.statement(b.texts.lockedVersion)}
 	}
 	v.server = strategy.NewServer(d, "casupdate", texts, func(context.Context, db.Runner, *versionDialect) error { return nil })
 	v.server.Mend = "VersionConfig must name the table and the columns as they are"
