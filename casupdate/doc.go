@@ -22,9 +22,7 @@
 //   - Without a GrantColumn a row does not know who has claimed it. If it was
 //     set back and claimed again its former holder can finish it, or give it
 //     back, under the new one. If the answer to a claim is lost the row stays
-//     claimed, and nobody can tell whose it is. database/sql sends a statement
-//     again when the driver reports a bad connection: then such a claim is told
-//     as ErrHeld.
+//     claimed, and nobody can tell whose it is.
 //   - Statements of the application's own that change the state, the token or
 //     the grant are not checked. Use Transition.
 //   - Effects outside the database are not undone.

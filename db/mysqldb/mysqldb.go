@@ -140,7 +140,8 @@ func (d *DB) Unpin(ctx context.Context, tx *sql.Tx) error {
 	return err
 }
 
-// runner is a pool or a transaction.
+// runner is a pool or a transaction. It need not heed db.Once: the driver says that
+// a connection is bad only if nothing was sent, or the server has refused to run it.
 type runner struct{ q stdsql.Querier }
 
 // Exec runs a statement without rows.

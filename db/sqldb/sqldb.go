@@ -12,8 +12,12 @@
 //   - a cancelled statement asks the server to stop and waits for the answer.
 //     Should the server have fallen silent we do not wait; the connection stays
 //     in use for as long as TCP waits
-//   - a statement outside a transaction whose connection broke is sent once
-//     more, though it may have run; the strategies' statements allow for that
+//   - it calls a connection bad, which is to say that nothing was sent, although
+//     the answer is what is missing, and database/sql sends a statement again
+//     then. Where that would matter it is not left to database/sql: a strategy
+//     repeats the statement itself, and knows that it did, or says that the
+//     outcome is unknown. That can also be a connection which broke while it was
+//     idle: lib/pq does not tell the two apart
 //   - transactions begin with READ WRITE, which overrides
 //     default_transaction_read_only
 //
@@ -61,6 +65,7 @@ func newDB(pool *sql.DB, dialect db.Dialect, classify func(error) db.Class) *DB 
 	// SQLite has no network to wait for.
 	d.abandon = dialect == db.Postgres && !stdsql.LeavesOnContext(pool.Driver())
 	d.runner = d.run(pool)
+	d.once = d.run(stdsql.Once(pool)).q
 	return d
 }
 
@@ -69,7 +74,7 @@ func (d *DB) run(q stdsql.Querier) runner {
 	if d.abandon {
 		q = stdsql.Abandoning(q)
 	}
-	return runner{q}
+	return runner{q: q}
 }
 
 // Dialect returns the dialect that the constructor named.
@@ -102,11 +107,21 @@ func (d *DB) Rollback(tx *sql.Tx) error { return stdsql.Rollback(d, tx) }
 func (d *DB) Classify(err error) db.Class { return d.classify(err) }
 
 // runner is a pool or a transaction.
-type runner struct{ q stdsql.Querier }
+type runner struct {
+	q    stdsql.Querier
+	once stdsql.Querier // for what db.Once says; nil in a transaction
+}
+
+func (r runner) querier(ctx context.Context) stdsql.Querier {
+	if r.once != nil && db.Once(ctx) {
+		return r.once
+	}
+	return r.q
+}
 
 // Exec runs a statement without rows.
 func (r runner) Exec(ctx context.Context, query string, args ...any) (db.Result, error) {
-	res, err := stdsql.Exec(ctx, r.q, query, args...)
+	res, err := stdsql.Exec(ctx, r.querier(ctx), query, args...)
 	if err != nil {
 		return db.Result{}, err
 	}
@@ -116,5 +131,5 @@ func (r runner) Exec(ctx context.Context, query string, args ...any) (db.Result,
 
 // Query calls each once per row.
 func (r runner) Query(ctx context.Context, query string, args []any, each func(db.Scan) error) error {
-	return stdsql.Query(ctx, r.q, each, query, args...)
+	return stdsql.Query(ctx, r.querier(ctx), each, query, args...)
 }

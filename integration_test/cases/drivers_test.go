@@ -124,7 +124,7 @@ func testB073[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 
 // badConn opens a target of database/sql anew whose driver says, once after each
 // arm, that the connection is bad, although the server has run the statement.
-func badConn(t testing.TB, target *matrix.Target[*sql.Tx]) (d db.DB[*sql.Tx], arm func(words ...string), met func() bool) {
+func badConn(t testing.TB, target *matrix.Target[*sql.Tx]) (d db.DB[*sql.Tx], arm func(words ...string), then func(func()), met func() bool) {
 	t.Helper()
 	lie := new(pool.Lie)
 	p := opened(t, sql.OpenDB(lie.Connector(t, target.Dialect, target.Address().DSN)), nil)
@@ -136,7 +136,14 @@ func badConn(t testing.TB, target *matrix.Target[*sql.Tx]) (d db.DB[*sql.Tx], ar
 	default:
 		d = mysqldb.New(p)
 	}
-	return d, lie.Arm, lie.Told
+	return d, lie.Arm, lie.Then, lie.Told
+}
+
+// unasked leaves it to database/sql to send statements again.
+type unasked struct{ db.DB[*sql.Tx] }
+
+func (u unasked) Exec(_ context.Context, query string, args ...any) (db.Result, error) {
+	return u.DB.Exec(context.Background(), query, args...)
 }
 
 // A statement that database/sql sends again after it was run has one effect, and
@@ -153,7 +160,7 @@ func testB074(t *testing.T, target *matrix.Target[*sql.Tx]) {
 		return // the lie is database/sql's affair, and told with one driver of each server
 	}
 	strategies.Tables(t, target)
-	d, arm, told := badConn(t, target)
+	d, arm, then, told := badConn(t, target)
 	lied := func(what string) {
 		t.Helper()
 		if !told() {
@@ -219,6 +226,62 @@ func testB074(t *testing.T, target *matrix.Target[*sql.Tx]) {
 	lied("transition")
 	if state, err := table.State(t.Context(), key); err != nil || state != "ARCHIVED" || runs != 2 {
 		t.Errorf("%d runs, the state is %q, %v", runs, state, err)
+	}
+
+	// What an operator ends.
+	lease = acquire(t, leases, key)
+	arm("UPDATE", "exclusive_lease")
+	must(t, "release by an operator", leases.ReleaseSeen(t.Context(), exclusive.Status{Key: key, Last: exclusive.Holder{ID: lease.Grant().ID}}))
+	lied("release by an operator")
+	if target.Dialect == "mysql" || target.Dialect == "mariadb" {
+		return // their driver does not say it of a statement that was sent
+	}
+	run := newKey()
+	_ = tasks.Do(t.Context(), run, func(_ context.Context, g exclusive.Grant) error {
+		arm("UPDATE", "exclusive_task")
+		must(t, "release of a run", tasks.ReleaseSeen(t.Context(), uniquetask.Run{Run: run, GrantID: g.ID}))
+		lied("release of a run")
+		return nil
+	})
+
+	// A rival gets in between: the holder has given its key back all the same.
+	rival, err := fencing.New(target.DB, fencing.Config{TTL: forever})
+	opened(t, rival, err)
+	key = newKey()
+	lease = acquire(t, leases, key)
+	arm("UPDATE", "exclusive_lease")
+	then(func() { acquire(t, rival, key) })
+	must(t, "release before a rival's acquire", lease.Release(t.Context()))
+	lied("release before a rival's acquire")
+
+	// Nobody can tell whose effect it is, so it is not sent again, and not told as
+	// somebody else's.
+	row := newKey()
+	target.MustExec(t, "INSERT INTO job (id, state) VALUES (?, 'PENDING')", row)
+	target.MustExec(t, "CREATE TABLE versioned (id varchar(64) PRIMARY KEY, n bigint NOT NULL, version bigint NOT NULL)")
+	target.MustExec(t, "INSERT INTO versioned (id, n, version) VALUES (?, 0, 1)", row)
+	versioned, err := casupdate.NewVersioned(d, casupdate.VersionConfig{Table: "versioned"})
+	must(t, "new", err)
+	arm("UPDATE", "versioned")
+	_, err = versioned.Update(t.Context(), row, 1, casupdate.Set{"n": 1})
+	wantErr(t, "update of a version", err, exclusive.ErrOutcomeUnknown)
+	lied("update of a version")
+	if n := target.Int(t, "SELECT version FROM versioned WHERE id = ?", row); n != 2 {
+		t.Errorf("version %d", n)
+	}
+	// The twin: sent again behind our back, the same update is told as a rival's.
+	blind, err := casupdate.NewVersioned[*sql.Tx](unasked{d}, casupdate.VersionConfig{Table: "versioned"})
+	must(t, "new", err)
+	arm("UPDATE", "versioned")
+	_, err = blind.Update(t.Context(), row, 2, casupdate.Set{"n": 2})
+	wantErr(t, "update without the guard", err, exclusive.ErrConflict)
+	bare, err := casupdate.New(d, casupdate.Config{Table: "job", Transitions: []casupdate.Transition{{From: "PENDING", To: "ARCHIVED"}}})
+	opened(t, bare, err)
+	arm("UPDATE", "job")
+	wantErr(t, "bare transition", bare.Transition(t.Context(), row, "PENDING", "ARCHIVED"), exclusive.ErrOutcomeUnknown)
+	lied("bare transition")
+	if state, err := bare.State(t.Context(), row); err != nil || state != "ARCHIVED" {
+		t.Errorf("the state is %q, %v", state, err)
 	}
 }
 

@@ -60,7 +60,8 @@ type Runner interface {
 //
 // The Runner that DB itself is commits each statement on its own and holds a
 // connection for that statement only. It keeps no session state, so it works
-// behind poolers in transaction mode.
+// behind poolers in transaction mode. Unless its driver can be relied on to know
+// what was not sent it heeds Once.
 type DB[Tx any] interface {
 	Runner
 

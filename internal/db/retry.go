@@ -25,19 +25,26 @@ const (
 // With a Patient context broken connections and a server that is away are
 // retried until ctx ends.
 //
+// Until a statement has failed of which the effect is not known, fn's context asks
+// for statements that are Once: fn must know that it is repeated.
+//
 // Retry ends as soon as ctx does. Its error then matches the context's and the
 // last one of the driver.
 func Retry(ctx context.Context, c Classifier, fn func(ctx context.Context) error) error {
 	var conflicts, disconnects int
 	var lockedSince time.Time
 	spread := backoffMin
+	fnCtx := context.WithValue(ctx, onceKey{}, true)
 	for {
-		err := fn(ctx)
+		err := fn(fnCtx)
 		if err == nil || Over(ctx) != nil || errors.Is(err, ErrCommitUnknown) {
 			return Ended(ctx, err)
 		}
-		again := false
-		switch c.Classify(err) {
+		again, class := false, c.Classify(err)
+		if class.MayHaveRun() {
+			fnCtx = ctx
+		}
+		switch class {
 		case Conflict:
 			conflicts++
 			again = conflicts < conflictTries
@@ -67,6 +74,13 @@ func Retry(ctx context.Context, c Classifier, fn func(ctx context.Context) error
 		spread = min(2*spread, backoffMax-backoffMin)
 	}
 }
+
+type onceKey struct{}
+
+// Once reports whether a statement outside a transaction must not be sent again
+// behind the back of its caller, as database/sql does when a driver says that the
+// connection is bad. Not all drivers keep to the rule that nothing was sent then.
+func Once(ctx context.Context) bool { return ctx.Value(onceKey{}) != nil }
 
 type patientKey struct{}
 

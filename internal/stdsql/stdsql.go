@@ -19,6 +19,23 @@ type Querier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
+// Once makes statements on the pool that are not sent again when the driver says
+// that the connection is bad: that is for who knows whether it matters. database/sql
+// does not repeat what runs on a connection that it was asked for.
+func Once(pool *sql.DB) Querier { return once{pool} }
+
+type once struct{ *sql.DB }
+
+// ExecContext implements Querier.
+func (o once) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	conn, err := o.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	return conn.ExecContext(ctx, query, args...)
+}
+
 // ErrNilTx is the answer to a nil transaction.
 var ErrNilTx = errors.New("the transaction is nil")
 
@@ -36,6 +53,14 @@ func Exec(ctx context.Context, q Querier, query string, args ...any) (sql.Result
 func Query(ctx context.Context, q Querier, each func(db.Scan) error, query string, args ...any) error {
 	if a, ok := q.(abandoning); ok {
 		return queryAbandoning(ctx, a.Querier, each, query, args...)
+	}
+	if o, ok := q.(once); ok {
+		conn, err := o.Conn(ctx)
+		if err != nil {
+			return db.Ended(ctx, err)
+		}
+		defer conn.Close() // after the rows
+		q = conn
 	}
 	rows, err := q.QueryContext(ctx, query, args...)
 	if err != nil {

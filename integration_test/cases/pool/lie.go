@@ -21,6 +21,7 @@ import (
 type Lie struct {
 	mu    sync.Mutex
 	words []string // of the statement to lie about; nil = none
+	then  func()   // what comes after it
 	told  bool
 }
 
@@ -28,7 +29,14 @@ type Lie struct {
 func (l *Lie) Arm(words ...string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.words, l.told = words, false
+	l.words, l.then, l.told = words, nil, false
+}
+
+// Then has f called between that statement and the lie.
+func (l *Lie) Then(f func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.then = f
 }
 
 // Told reports whether it has lied since Arm.
@@ -50,6 +58,9 @@ func (l *Lie) about(query string) bool {
 		return false
 	}
 	l.words, l.told = nil, true
+	if l.then != nil {
+		l.then()
+	}
 	return true
 }
 
