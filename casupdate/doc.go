@@ -18,7 +18,10 @@
 // # Not promised
 //
 //   - Without a TTL nothing frees the row of a process that has died. Set it
-//     back with Transition, when you know that the process is gone.
+//     back with Transition, when you know that the process is gone. The same
+//     goes for a row that was claimed by nobody: the network can hold a claim
+//     back whose answer is missed and which is sent again, until that grant has
+//     ended and given the row back. With a TTL such a row is free after it.
 //   - Without a GrantColumn a row does not know who has claimed it. If it was
 //     set back and claimed again its former holder can finish it, or give it
 //     back, under the new one. If the answer to a claim is lost the row stays
@@ -42,7 +45,9 @@
 //	ctx ends in work             the row goes back to From, on a context of its own
 //	panic, runtime.Goexit        the row goes to Failed or From; the panic goes on
 //	the answer to a claim,       with a GrantColumn: sent again, and its own effect
-//	  finish or transition lost    recognized; without: see above, ErrOutcomeUnknown
+//	  finish or transition lost    recognized, unless the first copy of a claim
+//	                               arrives after the end; without: see above,
+//	                               ErrOutcomeUnknown
 //	the answer to COMMIT lost    looked up in the row
 //	finish fails                 ErrOutcomeUnknown; the row may still be Claimed
 //	renewal fails                repeated until the TTL has almost passed; then

@@ -3,6 +3,7 @@ package db
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -43,6 +44,20 @@ func TestRetryTries(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What is repeated by Retry is not repeated by others, until it has been.
+func TestRetryAsksForOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var once []bool
+		_ = Retry(t.Context(), classes{}, func(ctx context.Context) error {
+			once = append(once, Once(ctx))
+			return classError{[]Class{Conflict, Disconnected, Conflict, Other}[len(once)-1]}
+		})
+		if !slices.Equal(once, []bool{true, true, false, false}) || Once(t.Context()) {
+			t.Error(once)
+		}
+	})
 }
 
 func TestRetryLockedUntilTimePasses(t *testing.T) {
