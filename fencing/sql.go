@@ -51,7 +51,8 @@ type dialect interface {
 	// token past floor. It returns their number.
 	prune(ctx context.Context, r db.Runner, keys [][]byte, age, floor int64) (int64, error)
 
-	// mark locks the mark's row and moves it to g, if g is allowed to.
+	// mark locks the mark's row and moves it to g, if g is allowed to. Outside of a
+	// transaction the answer counts for inUse only.
 	mark(ctx context.Context, r db.Runner, g exclusive.Grant, how use) (accepted bool, err error)
 	// readMark reads a mark; lock waits for the transactions that hold it.
 	readMark(ctx context.Context, r db.Runner, key string, lock bool) (m markRow, found bool, err error)

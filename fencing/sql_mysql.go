@@ -77,12 +77,32 @@ func (m *mysqlFamily) advance(ctx context.Context, r db.Runner, key string, floo
 func (m *mysqlFamily) mark(ctx context.Context, r db.Runner, g exclusive.Grant, how use) (bool, error) {
 	t, id, fin := g.Token, g.ID, int64(how)
 	res, err := r.Exec(ctx, m.markQ, []byte(g.Key), t, id, fin, t, t, id, fin, t, t, t, id, t)
-	return res.LastID == t, err
+	switch {
+	case err != nil || res.LastID == t:
+		return err == nil, err
+	case how == inUse: // Register has no transaction, but then the row tells
+		row, found, err := m.readMark(ctx, r, g.Key, true)
+		return found && row == markRow{t, id, inUse}, err
+	}
+	last, err := lastID(ctx, r)
+	return last == t, err
+}
+
+// lastID is the answer of the statement before in the same transaction. A trigger
+// on its table keeps that from coming back with the statement, not from being asked
+// for. (The cast: some poolers answer a plain LAST_INSERT_ID() by themselves.)
+func lastID(ctx context.Context, r db.Runner) (id int64, err error) {
+	_, err = strategy.One(ctx, r, "SELECT CAST(LAST_INSERT_ID() AS SIGNED)", nil, func(scan db.Scan) error { return scan(&id) })
+	return id, err
 }
 
 func (m *mysqlFamily) beginOp(ctx context.Context, r db.Runner, opID string, payload []byte) (bool, error) {
 	res, err := r.Exec(ctx, m.beginOpQ, []byte(opID), payload)
-	return res.LastID > 0, err
+	if err != nil || res.LastID > 0 {
+		return err == nil, err
+	}
+	last, err := lastID(ctx, r)
+	return last > 0, err
 }
 
 type mysql struct {
