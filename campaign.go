@@ -59,17 +59,30 @@ func serve(ctx context.Context, lease *Lease, service Work) (lost bool, err erro
 	defer cancel(nil)
 	stop := context.AfterFunc(lease.Context(), func() { cancel(context.Cause(lease.Context())) })
 	defer stop()
-	defer func() {
+	release := func() error {
 		rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
-		// What it says changes nothing: the lease ends by itself.
-		_ = lease.Release(rctx)
+		return lease.Release(rctx)
+	}
+	returned := false
+	defer func() {
+		if !returned { // it panicked, or called runtime.Goexit
+			_ = release()
+		}
 	}()
 	err = service(sctx, lease.Grant())
+	returned = true
+	ended, cause := ctx.Err(), context.Cause(lease.Context())
+	// Beside a refusal below it changes nothing: the lease ends by itself.
+	released := release()
 	switch {
-	case ctx.Err() != nil:
-		return false, &Error{Op: "campaign", Key: lease.Grant().Key, Err: errors.Join(ctx.Err(), err)}
-	case errors.Is(context.Cause(lease.Context()), ErrLost):
+	case ended != nil:
+		return false, &Error{Op: "campaign", Key: lease.Grant().Key, Err: errors.Join(ended, err)}
+	case errors.Is(cause, ErrLost):
+		return true, nil
+	case (errors.Is(err, ErrLost) || errors.Is(err, ErrFenced)) && errors.Is(released, ErrLost):
+		// A Check or Commit of service heard of it before the renewal did. (Its
+		// error alone may be about another grant.)
 		return true, nil
 	}
 	return false, err

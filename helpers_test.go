@@ -141,6 +141,49 @@ func TestCampaign(t *testing.T) {
 	})
 }
 
+// A service that hears of the loss before the lease does, from its Check or Commit,
+// campaigns again, as one does that is told by its context. Its own refusal, by
+// something that is not this lease, ends the Campaign.
+func TestCampaignServiceHearsOfTheLossFirst(t *testing.T) {
+	for name, kind := range map[string]error{"lost": exclusive.ErrLost, "fenced": exclusive.ErrFenced} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d := exclusivetest.NewMemoryDB()
+				x := newMemory(t, d, exclusivetest.Config{TTL: time.Minute})
+				operator := newMemory(t, d, exclusivetest.Config{TTL: time.Minute})
+				business := errors.New("business error")
+				terms := 0
+				err := exclusive.Campaign(t.Context(), x, "leader", func(ctx context.Context, g exclusive.Grant) error {
+					if terms++; terms == 3 {
+						return business
+					}
+					if err := operator.Revoke(t.Context(), "leader"); err != nil {
+						t.Error(err)
+					}
+					if ctx.Err() != nil {
+						t.Error("the lease has noticed: the test proves nothing")
+					}
+					if kind == exclusive.ErrLost { // as backends say while nobody else has it
+						return &exclusive.Error{Op: "check", Key: g.Key, Kind: kind}
+					}
+					return x.Commit(ctx, g, func(context.Context, *exclusivetest.MemoryTx) error { return nil })
+				})
+				if !errors.Is(err, business) || terms != 3 { // not the refusals
+					t.Errorf("ended in term %d of 3 with %v", terms, err)
+				}
+				unrelated := &exclusive.Error{Op: "commit", Key: "other", Kind: kind}
+				terms = 0
+				if err := exclusive.Campaign(t.Context(), x, "leader", func(context.Context, exclusive.Grant) error {
+					terms++
+					return unrelated
+				}); !errors.Is(err, kind) || terms != 1 {
+					t.Errorf("a refusal of another grant: ended in term %d of 1 with %v", terms, err)
+				}
+			})
+		})
+	}
+}
+
 // flaky is a Leaser whose backend is away at first.
 type flaky struct {
 	*exclusivetest.Memory
