@@ -241,11 +241,11 @@ func (s store[Tx]) Renew(ctx context.Context, grants []exclusive.Grant) (lost, w
 	if err != nil {
 		return nil, nil, s.server.Fail(ctx, "renew", "", err)
 	}
-	lost, waiting = lease.Unrenewed(grants, renewed, func(g exclusive.Grant) (bool, error) {
+	lost, waiting, err = lease.Unrenewed(grants, renewed, func(g exclusive.Grant) (bool, error) {
 		r, found, err := d.read(ctx, s.server.DB, s.calls([]exclusive.Grant{g})[0], false)
 		return found && r.is == isClaimed && r.grant == g.ID, err
 	})
-	return lost, waiting, nil
+	return lost, waiting, s.server.Fail(ctx, "renew", "", err)
 }
 
 // calls are the arguments for grants of this process, whose keys are good.

@@ -183,7 +183,7 @@ func (b backend[Tx]) Renew(ctx context.Context, grants []exclusive.Grant) (lost,
 	}
 	renewed, err := d.renew(ctx, b.server.DB, grants, b.cfg.TTL.Microseconds())
 	if err == nil {
-		lost, waiting = lease.Unrenewed(grants, renewed, func(g exclusive.Grant) (bool, error) {
+		lost, waiting, err = lease.Unrenewed(grants, renewed, func(g exclusive.Grant) (bool, error) {
 			row, found, err := d.lease(ctx, b.server.DB, g.Key, false)
 			return found && row.id == g.ID && row.live(), err
 		})

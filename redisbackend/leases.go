@@ -193,14 +193,17 @@ func (s store) Renew(ctx context.Context, grants []exclusive.Grant) (lost, waiti
 			}
 			continue
 		case <-patience:
+			err = errors.Join(err, errSlowNode)
 		}
 		break
 	}
 	if len(open) == len(grants) {
 		return nil, nil, fail(ctx, "renew", "", err)
 	}
-	return lost, slices.Collect(maps.Keys(open)), nil
+	return lost, slices.Collect(maps.Keys(open)), fail(ctx, "renew", "", err)
 }
+
+var errSlowNode = errors.New("another node of the cluster has answered, the one that has this key has not yet")
 
 // byNode splits grants by the node of a cluster that has their keys, so that
 // one that hangs does not hold up the leases on all others.

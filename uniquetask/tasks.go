@@ -324,11 +324,11 @@ func (s store[Tx]) Renew(ctx context.Context, grants []exclusive.Grant) (lost, w
 	if err != nil {
 		return nil, nil, s.server.Fail(ctx, "renew", "", err)
 	}
-	lost, waiting = lease.Unrenewed(grants, extended, func(g exclusive.Grant) (bool, error) {
+	lost, waiting, err = lease.Unrenewed(grants, extended, func(g exclusive.Grant) (bool, error) {
 		r, found, err := d.read(ctx, s.server.DB, g.Key, false)
 		return found && r.id == g.ID && r.live(), err
 	})
-	return lost, waiting, nil
+	return lost, waiting, s.server.Fail(ctx, "renew", "", err)
 }
 
 // Release implements lease.Backend: it gives back a claim whose answer was

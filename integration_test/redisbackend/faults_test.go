@@ -261,6 +261,52 @@ func TestPartition(t *testing.T) {
 	must(t, "release", next.Release(t.Context()))
 }
 
+// A renewal that failed for one of its leases is no success, and that lease's loss
+// says why. The others are renewed.
+func TestPartlyFailedRenewal(t *testing.T) {
+	plain, prefix := servers.Prefix(t)
+	o := new(renewals)
+	x := newLeases(t, plain, redisbackend.Config{Prefix: prefix, TTL: 6 * time.Second, Observer: o})
+	broken, sound := acquire(t, x, "broken"), acquire(t, x, "sound")
+	ctx := t.Context()
+	must(t, "remove", plain.Del(ctx, prefix+"{broken}:lease").Err())
+	must(t, "break", plain.LPush(ctx, prefix+"{broken}:lease", "no lease").Err())
+	until := sound.Grant().Expires
+	select {
+	case <-broken.Context().Done():
+	case <-time.After(time.Minute):
+		t.Fatal("the lease that cannot be renewed has not ended")
+	}
+	cause := context.Cause(broken.Context())
+	wantErr(t, "the end of the broken lease", cause, exclusive.ErrLost)
+	if !strings.Contains(cause.Error(), "WRONGTYPE") {
+		t.Errorf("the loss does not say why: %v", cause)
+	}
+	if o.failed.Load() == 0 || o.ok.Load() != 0 {
+		t.Errorf("%d renewals were told to have failed, %d of both to have succeeded", o.failed.Load(), o.ok.Load())
+	}
+	must(t, "the sound lease", sound.Context().Err())
+	if !sound.Grant().Expires.After(until) {
+		t.Error("the sound lease was not renewed")
+	}
+	must(t, "release", sound.Release(ctx))
+}
+
+// renewals counts what an observer hears of renewals: those that failed, and those of
+// two leases that did not.
+type renewals struct{ ok, failed atomic.Int64 }
+
+func (r *renewals) Start(ctx context.Context, _ exclusive.Event) context.Context { return ctx }
+func (r *renewals) End(_ context.Context, e exclusive.Event) {
+	switch {
+	case e.Op != exclusive.OpRenew:
+	case e.Err != nil:
+		r.failed.Add(1)
+	case e.Count > 1:
+		r.ok.Add(1)
+	}
+}
+
 // A Release does not wait for a renewal that hangs.
 func TestReleaseBesideHangingRenewal(t *testing.T) {
 	_, prefix := servers.Prefix(t)

@@ -34,8 +34,9 @@ const Batch = 500
 // Backend is what stores the leases.
 type Backend interface {
 	// Renew extends the grants by their full length in one statement. A grant
-	// that is in neither result was renewed. Waiting means that its row is
-	// locked for the moment: try again soon.
+	// that is in neither result was renewed. Waiting means that it was not, as its
+	// row is locked for the moment or could not be asked about: try again soon. An
+	// error beside waiting is the reason; without waiting no grant was renewed.
 	Renew(ctx context.Context, grants []exclusive.Grant) (lost, waiting []string, err error)
 	// Release gives the key back. ErrLost if the grant had ended before.
 	Release(ctx context.Context, g exclusive.Grant) error
@@ -520,17 +521,20 @@ func (h *Held) End(err error) {
 		h.state = held
 		h.renewAt = time.Now()
 		h.waitOrLose()
+	case errors.Is(err, exclusive.ErrLost), errors.Is(err, exclusive.ErrFenced):
+		h.renewAt = time.Now() // the backend has refused it: let work know
 	}
 	k.mu.Unlock()
 	h.Commits.End(err)
-	k.poke()
-	if finished {
-		if !h.keepCtx {
-			h.cancel(context.Canceled)
-		}
-		if k.cfg.Freed != nil {
-			k.cfg.Freed(h.grant.Key)
-		}
+	if !finished {
+		k.poke() // the row may be renewed again
+		return
+	}
+	if !h.keepCtx {
+		h.cancel(context.Canceled)
+	}
+	if k.cfg.Freed != nil {
+		k.cfg.Freed(h.grant.Key)
 	}
 }
 
@@ -646,10 +650,8 @@ func (k *Keeper) renewBatch(batch []*Held) {
 	for _, h := range batch {
 		h.end()
 		switch {
-		case err != nil:
+		case err != nil && waiting == nil, slices.Contains(waiting, h.grant.ID):
 			h.lastErr, h.renewAt = err, again
-		case slices.Contains(waiting, h.grant.ID):
-			h.renewAt = again
 		default:
 			k.extended(h, requested, slices.Contains(gone, h.grant.ID))
 		}

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -236,6 +237,67 @@ func TestLockedRowIsTriedAgainSoon(t *testing.T) {
 			t.Errorf("lost: %v", err)
 		}
 	})
+}
+
+// A renewal that got through for some says why it did not for the others, to the
+// observer at once and with the loss later.
+func TestPartlyFailedRenewalSaysWhy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		failed := errors.New("one node is away")
+		s := &store{waiting: map[string]bool{"a": true}, err: failed}
+		o := &renewals{}
+		k := newKeeper(t, s, func(c *lease.Config) { c.Observer = o })
+		a, b := hold(t, k, "a"), hold(t, k, "b")
+		if took := lostAfter(t, a, time.Now()); took >= ttl {
+			t.Errorf("told after %v", took)
+		}
+		if err := context.Cause(a.Context()); !errors.Is(err, failed) {
+			t.Errorf("the loss does not say what kept it from being renewed: %v", err)
+		}
+		if err := b.Context().Err(); err != nil {
+			t.Errorf("the lease that was renewed ended: %v", err)
+		}
+		if n := o.ok.Load(); n != 0 {
+			t.Errorf("%d partly failed renewals were observed as successes", n)
+		}
+		if o.failed.Load() == 0 {
+			t.Error("no failed renewal was observed")
+		}
+	})
+}
+
+// renewals counts what an observer hears of renewals.
+type renewals struct{ ok, failed atomic.Int64 }
+
+func (r *renewals) Start(ctx context.Context, _ exclusive.Event) context.Context { return ctx }
+func (r *renewals) End(_ context.Context, e exclusive.Event) {
+	switch {
+	case e.Op != exclusive.OpRenew:
+	case e.Err == nil:
+		r.ok.Add(1)
+	default:
+		r.failed.Add(1)
+	}
+}
+
+// A Commit that was refused because the grant is over has it renewed at once, which
+// tells. (The lease's end is far.) Other errors have not.
+func TestRefusedCommitIsLookedInto(t *testing.T) {
+	for _, kind := range []error{exclusive.ErrLost, exclusive.ErrFenced, exclusive.ErrConflict} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &store{lost: map[string]bool{"a": true}}
+			a := hold(t, newKeeper(t, s, nil), "a")
+			time.Sleep(ttl / 10)
+			if err := a.Begin(); err != nil {
+				t.Fatal(err)
+			}
+			a.End(&exclusive.Error{Op: "commit", Kind: kind})
+			synctest.Wait()
+			if told := errors.Is(context.Cause(a.Context()), exclusive.ErrLost); told != (kind != exclusive.ErrConflict) {
+				t.Errorf("after %v: told %v", kind, told)
+			}
+		})
+	}
 }
 
 // goroutines counts them with the world stopped. runtime.NumGoroutine does not

@@ -9,26 +9,23 @@ import (
 // Unrenewed sorts out the grants that a renewal did not extend. current asks
 // whether a grant still has its key; then its row was locked. That is rare.
 // When current fails the rest count as locked: they are asked about again soon,
-// and what was renewed stays renewed.
-func Unrenewed(grants []exclusive.Grant, renewed []string, current func(exclusive.Grant) (bool, error)) (lost, waiting []string) {
-	failed := false
+// and what was renewed stays renewed. Its error comes beside them.
+func Unrenewed(grants []exclusive.Grant, renewed []string, current func(exclusive.Grant) (bool, error)) (lost, waiting []string, err error) {
 	for _, g := range grants {
 		if slices.Contains(renewed, g.ID) {
 			continue
 		}
 		has := true
-		if !failed {
-			ok, err := current(g)
-			failed = err != nil
-			has = ok || failed
+		if err == nil {
+			has, err = current(g)
 		}
-		if has {
+		if has || err != nil {
 			waiting = append(waiting, g.ID)
 		} else {
 			lost = append(lost, g.ID)
 		}
 	}
-	return lost, waiting
+	return lost, waiting, err
 }
 
 // Counted finds out which grants were renewed on a server that only counts
