@@ -288,6 +288,58 @@ func testRowTakenAway[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 	}
 }
 
+// A COMMIT loses its answer as the server goes away for a moment: the Commit asks
+// what became of it when the server is back.
+func TestCommitUnansweredInARestart(t *testing.T) {
+	matrix.Drivers(t, testCommitUnansweredInARestart, testCommitUnansweredInARestart, "postgres", "mysql", "mariadb")
+}
+
+func testCommitUnansweredInARestart[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	setUp(t, target)
+	ctx := t.Context()
+	far, p := through(t, target)
+	x := newLeases(t, far, fencing.Config{NoRenew: true})
+	for verdict, want := range map[proxy.Verdict]error{proxy.CutAfter: nil, proxy.Cut: exclusive.ErrConflict} {
+		lease := acquire(t, x, "k")
+		var away, over atomic.Bool
+		back := make(chan error, 1)
+		p.Intercept(func(data []byte) proxy.Verdict {
+			switch {
+			case away.Load():
+				return proxy.Cut // connections from before
+			case !proxy.IsCommit(data):
+				return proxy.Pass
+			}
+			away.Store(true)
+			again := p.Refuse()
+			time.AfterFunc(time.Second, func() {
+				over.Store(true)
+				p.Intercept(nil)
+				back <- again()
+			})
+			return verdict
+		})
+		body := fmt.Sprint("verdict ", verdict)
+		err := x.Commit(ctx, lease.Grant(), store(target, body))
+		if !away.Load() {
+			t.Fatal("no COMMIT was seen")
+		}
+		if !over.Load() {
+			t.Errorf("arrived %v: the Commit did not wait for the server", want == nil)
+		}
+		must(t, "listen again", <-back)
+		if !errors.Is(err, want) {
+			t.Errorf("arrived %v: %v; want %v", want == nil, err, want)
+		}
+		if now := stored(t, target); (now == body) != (want == nil) {
+			t.Errorf("arrived %v: stored %q", want == nil, now)
+		}
+		if want != nil {
+			must(t, "release", lease.Release(ctx))
+		}
+	}
+}
+
 // One row locked by somebody must not keep the others from being renewed.
 func TestLockedRowDoesNotStopOthers(t *testing.T) {
 	matrix.Drivers(t, testLockedRowDoesNotStopOthers, testLockedRowDoesNotStopOthers)

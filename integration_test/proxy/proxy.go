@@ -30,16 +30,17 @@ const (
 
 // Proxy forwards connections to a server.
 type Proxy struct {
-	target   string
-	listener net.Listener
-	wait     sync.WaitGroup
+	target string
+	addr   string
+	wait   sync.WaitGroup
 
 	intercept atomic.Pointer[func([]byte) Verdict]
 	trips     atomic.Int64
 
-	mu     sync.Mutex
-	closed bool
-	conns  map[*link]struct{}
+	mu       sync.Mutex
+	listener net.Listener
+	closed   bool
+	conns    map[*link]struct{}
 }
 
 // Start starts a proxy in front of target. It ends with the test.
@@ -49,13 +50,13 @@ func Start(t testing.TB, target string) *Proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Proxy{target: target, listener: listener, conns: make(map[*link]struct{})}
-	p.wait.Go(p.accept)
+	p := &Proxy{target: target, addr: listener.Addr().String(), listener: listener, conns: make(map[*link]struct{})}
+	p.wait.Go(func() { p.accept(listener) })
 	t.Cleanup(func() {
 		p.mu.Lock()
 		p.closed = true
+		_ = p.listener.Close()
 		p.mu.Unlock()
-		_ = listener.Close()
 		p.Cut()
 		p.wait.Wait()
 	})
@@ -63,7 +64,29 @@ func Start(t testing.TB, target string) *Proxy {
 }
 
 // Addr is where the proxy listens.
-func (p *Proxy) Addr() string { return p.listener.Addr().String() }
+func (p *Proxy) Addr() string { return p.addr }
+
+// Refuse lets nobody connect any more, as while a server restarts, until again is
+// called. Connections stay as they are.
+func (p *Proxy) Refuse() (again func() error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_ = p.listener.Close()
+	return func() error {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.closed {
+			return nil
+		}
+		listener, err := net.Listen("tcp", p.addr)
+		if err != nil {
+			return err
+		}
+		p.listener = listener
+		p.wait.Go(func() { p.accept(listener) })
+		return nil
+	}
+}
 
 // Intercept asks judge about every piece of data that a client sends from now
 // on. Until judge returns the piece waits. nil passes all.
@@ -104,9 +127,9 @@ func (p *Proxy) Cut() {
 	}
 }
 
-func (p *Proxy) accept() {
+func (p *Proxy) accept(listener net.Listener) {
 	for {
-		client, err := p.listener.Accept()
+		client, err := listener.Accept()
 		if err != nil {
 			return // closed
 		}

@@ -114,9 +114,10 @@ func (s *Server[Tx, S]) transact(ctx context.Context, key string, apply func(con
 	return s.Fail(ctx, "commit", key, err)
 }
 
-// AskFate asks what became of a transaction, whether ctx has ended or not.
+// AskFate asks what became of a transaction, whether ctx has ended or not. It
+// outlasts a short absence of the server, which may be why the answer was lost.
 func (s *Server[Tx, S]) AskFate(ctx context.Context, ask func(ctx context.Context) (Fate, error)) (fate Fate, err error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), run.EndWait)
+	ctx, cancel := context.WithTimeout(db.Patient(context.WithoutCancel(ctx)), run.EndWait)
 	defer cancel()
 	err = db.Retry(ctx, s.DB, func(ctx context.Context) (err error) {
 		fate, err = ask(ctx)
