@@ -63,7 +63,8 @@
 // runs or while somebody waits. A waiting process polls once per key, however
 // many of its goroutines wait, at most every 250 ms and as soon as the holder's
 // lease ends; a release in the same process wakes it. A refused attempt writes
-// nothing; on MySQL it is two round trips, elsewhere one. lib/pq sends each
+// nothing, except that on MariaDB the first one of a caller draws a number from the
+// sequence, which it does not use; on MySQL it is two round trips, elsewhere one. lib/pq sends each
 // statement in two steps; use pgx where that matters.
 //
 // A pool needs two connections, one for work and one for renewal; one will do

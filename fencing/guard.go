@@ -166,7 +166,9 @@ type advancer interface {
 // Each grant is registered at the guard before work begins. If the guard has
 // seen a greater token although the grant is new, the issuer has lost its
 // count (it was restored from an older copy, failed over or was flushed): its
-// tokens are raised, if it has an Advance method, and a new grant is drawn.
+// tokens are raised, if it has an Advance method, and a new grant is drawn. For
+// the issuer a grant that was refused there has failed, so it counts as an attempt:
+// Grant.Attempt can be above 1 although no work has run.
 //
 // A Commit ends the grant at the destination; the lease is given back after
 // it, in a step of its own. If that fails the key stays taken until the lease

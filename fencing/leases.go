@@ -79,11 +79,8 @@ func (l *Leases[Tx]) Acquire(ctx context.Context, key string) (*exclusive.Lease,
 // that was restored from an older copy, whose tokens a destination refuses:
 // pass the token that the destination has seen.
 func (l *Leases[Tx]) Advance(ctx context.Context, key string, atLeast int64) error {
-	if err := exclusive.ValidateKey("advance", key); err != nil {
+	if err := strategy.ValidAdvance(key, atLeast); err != nil {
 		return err
-	}
-	if atLeast <= 0 || atLeast >= strategy.MaxToken {
-		return &exclusive.Error{Op: "advance", Key: key, Kind: exclusive.ErrInvalid, Hint: fmt.Sprintf("the token must be from 1 to %d", int64(strategy.MaxToken)-1)}
 	}
 	return l.ask(ctx, "advance", key, func(ctx context.Context, d dialect) error { return d.advance(ctx, l.server.DB, key, atLeast) })
 }

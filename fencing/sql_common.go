@@ -13,6 +13,7 @@ import (
 // common is what the dialects do alike; only the text differs.
 type common struct {
 	operate
+	readyQ                                        string // where there is no sequence to look at
 	leaseQ, lockLeaseQ, finishQ, proveQ, advanceQ string
 	markQ, readMarkQ, lockMarkQ                   string
 	beginOpQ, readOpQ, endOpQ                     string
@@ -31,6 +32,11 @@ func (c *common) pruning(d db.Dialect, f func(string) string) {
 	// By key, so that no row beside those is locked. The conditions again: a row
 	// may have been acquired meanwhile.
 	c.pruneQ = f(`DELETE FROM {lease} WHERE ` + unused + ` AND token <= ? AND lease_key IN ({keys})`)
+}
+
+func (c *common) ready(ctx context.Context, r db.Runner) error {
+	_, err := strategy.Exists(ctx, r, c.readyQ)
+	return err
 }
 
 func (c *common) old(ctx context.Context, r db.Runner, after string, age, limit int64) (keys [][]byte, token int64, err error) {
@@ -71,10 +77,7 @@ func (c *common) reread(ctx context.Context, r db.Runner, key string) (leaseRow,
 }
 
 func (c *common) prove(ctx context.Context, r db.Runner, g exclusive.Grant) (bool, error) {
-	return strategy.One(ctx, r, c.proveQ, []any{[]byte(g.Key), g.ID}, func(scan db.Scan) error {
-		var one int64
-		return scan(&one)
-	})
+	return strategy.Exists(ctx, r, c.proveQ, []byte(g.Key), g.ID)
 }
 
 func (c *common) lease(ctx context.Context, r db.Runner, key string, lock bool) (row leaseRow, found bool, err error) {

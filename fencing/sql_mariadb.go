@@ -10,22 +10,23 @@ import (
 
 type mariadb struct {
 	mysqlFamily
-	readyQ, acquireQ string
+	sequenceQ, acquireQ string
 }
 
 func newMariaDB(n names) dialect {
 	f := n.text(strategy.MySQLNow)
 	m := &mariadb{
 		mysqlFamily: newMySQLFamily(f),
-		readyQ:      f(`SELECT cache_size, cycle_option FROM {token} WHERE NOT EXISTS (SELECT 1 FROM {lease} WHERE FALSE)`),
+		sequenceQ:   f(`SELECT cache_size, cycle_option FROM {token} WHERE NOT EXISTS (SELECT 1 FROM {lease} WHERE FALSE)`),
 
 		// One statement for new keys and known ones, refused or not: RETURNING
 		// shows the row as it stands (manual, "INSERT...RETURNING"). grant_id
 		// decides, once, and what follows looks at it: grant ids never repeat.
 		// The token is drawn, and compared with the last one in case the
 		// sequence went back, while the row is locked; the number drawn in
-		// VALUES is used only if no row exists. A locked row is held:
-		// do not wait for a Commit that is under way.
+		// VALUES is used only if no row exists, also by an attempt that is
+		// refused. A locked row is held: do not wait for a Commit that is under
+		// way.
 		acquireQ: f(`SET STATEMENT innodb_lock_wait_timeout = 0 FOR
 			INSERT INTO {lease} (lease_key, grant_id, holder, token, attempt, acquired_at, expires_at)
 			VALUES (?, ?, ?, NEXTVAL({token}), 1, {now}, {now} + ?)
@@ -45,10 +46,13 @@ func newMariaDB(n names) dialect {
 }
 
 func (m *mariadb) ready(ctx context.Context, r db.Runner) error {
-	return sequenceReady(ctx, r, m.readyQ, "ALTER SEQUENCE … NOCACHE NOCYCLE")
+	return sequenceReady(ctx, r, m.sequenceQ, "ALTER SEQUENCE … NOCACHE NOCYCLE")
 }
 
 func (m *mariadb) acquire(ctx context.Context, r db.Runner, a acquisition) (got acquired, err error) {
+	if row, taken, err := m.look(ctx, r, a); err != nil || taken {
+		return acquired{row: row}, err
+	}
 	_, err = strategy.One(ctx, r, m.acquireQ, []any{[]byte(a.key), a.id, a.holder, a.ttl,
 		a.id, a.id, a.id, a.id, a.id, a.holder, a.id, a.id, a.ttl}, got.row.scan)
 	got.won = got.row.id == a.id

@@ -64,6 +64,17 @@ func newMySQLFamily(f func(string) string) mysqlFamily {
 	}
 }
 
+// look is what an acquire does first that waits for its key, and tells whether it is
+// still taken. On MySQL it must not queue for the row's lock again and again while a
+// transaction of the holder has it; on MariaDB it would draw a number each time.
+func (m *mysqlFamily) look(ctx context.Context, r db.Runner, a acquisition) (row leaseRow, taken bool, err error) {
+	if !a.waiting {
+		return leaseRow{}, false, nil
+	}
+	row, found, err := m.lease(ctx, r, a.key, false)
+	return row, found && row.live(), err
+}
+
 // reread is a locking read; the statement before it has locked the row anyway.
 func (m *mysqlFamily) reread(ctx context.Context, r db.Runner, key string) (leaseRow, bool, error) {
 	return m.lease(ctx, r, key, true)
@@ -107,14 +118,13 @@ func (m *mysqlFamily) beginOp(ctx context.Context, r db.Runner, opID string, pay
 
 type mysql struct {
 	mysqlFamily
-	readyQ, acquireQ string
+	acquireQ string
 }
 
 func newMySQL(n names) dialect {
 	f := n.text(strategy.MySQLNow)
 	m := &mysql{
 		mysqlFamily: newMySQLFamily(f),
-		readyQ:      f(`SELECT COUNT(*) FROM {token} WHERE NOT EXISTS (SELECT 1 FROM {lease} WHERE FALSE)`),
 
 		// One statement for new keys and known ones; each row counts its own
 		// tokens while it is locked. grant_id decides, once, and what follows
@@ -136,28 +146,17 @@ func newMySQL(n names) dialect {
 				expires_at = IF(grant_id = ?, {now} + ?, expires_at)`),
 	}
 	m.pruning(db.MySQL, f)
+	m.readyQ = f(`SELECT COUNT(*) FROM {token} WHERE NOT EXISTS (SELECT 1 FROM {lease} WHERE FALSE)`)
 	m.raiseQ = f(`INSERT INTO {token} (id, floor) SELECT n.id, n.floor FROM (SELECT 1 AS id, ? AS floor) n
 		ON DUPLICATE KEY UPDATE floor = GREATEST({token}.floor, n.floor)`)
 	return m
 }
 
-func (m *mysql) ready(ctx context.Context, r db.Runner) error {
-	_, err := strategy.One(ctx, r, m.readyQ, nil, func(scan db.Scan) error {
-		var n int64
-		return scan(&n)
-	})
-	return err
-}
-
 // acquire is one round trip when it wins. When it does not, a second one reads
-// who is in the way. One that waits for the key looks first: it must not queue
-// for the row's lock again and again while a transaction of the holder has it.
+// who is in the way.
 func (m *mysql) acquire(ctx context.Context, r db.Runner, a acquisition) (acquired, error) {
-	if a.waiting {
-		row, found, err := m.lease(ctx, r, a.key, false)
-		if err != nil || found && row.live() {
-			return acquired{row: row}, err
-		}
+	if row, taken, err := m.look(ctx, r, a); err != nil || taken {
+		return acquired{row: row}, err
 	}
 	key := []byte(a.key)
 	var res db.Result

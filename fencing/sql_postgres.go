@@ -10,14 +10,14 @@ import (
 
 type postgres struct {
 	common
-	readyQ, acquireQ, renewQ string
+	sequenceQ, acquireQ, renewQ string
 }
 
 func newPostgres(n names) dialect {
 	f := n.text(strategy.PostgresNow)
 	p := &postgres{
 		// The cast fails with "does not exist" if the sequence is missing.
-		readyQ: f(`SELECT seqcache, seqcycle::int FROM pg_catalog.pg_sequence
+		sequenceQ: f(`SELECT seqcache, seqcycle::int FROM pg_catalog.pg_sequence
 			WHERE seqrelid = '{token}'::regclass
 			  AND NOT EXISTS (SELECT FROM {lease} WHERE false)`),
 
@@ -98,7 +98,7 @@ func newPostgres(n names) dialect {
 }
 
 func (p *postgres) ready(ctx context.Context, r db.Runner) error {
-	return sequenceReady(ctx, r, p.readyQ, "ALTER SEQUENCE … CACHE 1 NO CYCLE")
+	return sequenceReady(ctx, r, p.sequenceQ, "ALTER SEQUENCE … CACHE 1 NO CYCLE")
 }
 
 func (p *postgres) acquire(ctx context.Context, r db.Runner, a acquisition) (got acquired, err error) {

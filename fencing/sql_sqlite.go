@@ -15,13 +15,12 @@ import (
 // busy time-out (manual, "Isolation In SQLite").
 type sqlite struct {
 	common
-	readyQ, acquireQ, renewQ string
+	acquireQ, renewQ string
 }
 
 func newSQLite(n names) dialect {
 	f := n.text(strategy.SQLiteNow)
 	s := &sqlite{
-		readyQ: f(`SELECT COUNT(*) FROM {token} WHERE NOT EXISTS (SELECT 1 FROM {lease} WHERE FALSE)`),
 
 		// Each row counts its own tokens.
 		acquireQ: f(`INSERT INTO {lease} AS l (lease_key, grant_id, holder, token, attempt, acquired_at, expires_at)
@@ -66,16 +65,9 @@ func newSQLite(n names) dialect {
 		},
 	}
 	s.pruning(db.SQLite, f)
+	s.readyQ = f(`SELECT COUNT(*) FROM {token} WHERE NOT EXISTS (SELECT 1 FROM {lease} WHERE FALSE)`)
 	s.raiseQ = f(`INSERT INTO {token} (id, floor) VALUES (1, ?1) ON CONFLICT (id) DO UPDATE SET floor = ?1 WHERE floor < ?1`)
 	return s
-}
-
-func (s *sqlite) ready(ctx context.Context, r db.Runner) error {
-	_, err := strategy.One(ctx, r, s.readyQ, nil, func(scan db.Scan) error {
-		var n int64
-		return scan(&n)
-	})
-	return err
 }
 
 func (s *sqlite) acquire(ctx context.Context, r db.Runner, a acquisition) (got acquired, err error) {

@@ -80,7 +80,7 @@ func (l *Leases) Acquire(ctx context.Context, key string) (*exclusive.Lease, err
 // destination has seen. With Config.Tokens it asks the source, which must have
 // an Advance method; otherwise it is ErrUnsupported.
 func (l *Leases) Advance(ctx context.Context, key string, atLeast int64) error {
-	if err := validAdvance(key, atLeast); err != nil {
+	if err := strategy.ValidAdvance(key, atLeast); err != nil {
 		return err
 	}
 	if l.cfg.Tokens != nil {

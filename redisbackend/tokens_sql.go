@@ -2,7 +2,6 @@ package redisbackend
 
 import (
 	"context"
-	"fmt"
 	"strings"
 
 	"github.com/exclusive-go/exclusive"
@@ -72,7 +71,7 @@ func (t *Tokens[Tx]) Next(ctx context.Context, key string) (token int64, err err
 
 // Advance makes the next token of key greater than atLeast.
 func (t *Tokens[Tx]) Advance(ctx context.Context, key string, atLeast int64) error {
-	if err := validAdvance(key, atLeast); err != nil {
+	if err := strategy.ValidAdvance(key, atLeast); err != nil {
 		return err
 	}
 	q, err := t.server.OwnSQL(ctx)
@@ -80,18 +79,6 @@ func (t *Tokens[Tx]) Advance(ctx context.Context, key string, atLeast int64) err
 		err = db.Retry(ctx, t.server.DB, func(ctx context.Context) error { return q.advance(ctx, t.server.DB, key, atLeast) })
 	}
 	return t.server.Fail(ctx, "advance", key, err)
-}
-
-// validAdvance checks what every Advance was called with.
-func validAdvance(key string, atLeast int64) error {
-	if err := exclusive.ValidateKey("advance", key); err != nil {
-		return err
-	}
-	if atLeast <= 0 || atLeast >= strategy.MaxToken {
-		return &exclusive.Error{Op: "advance", Key: key, Kind: exclusive.ErrInvalid,
-			Hint: fmt.Sprintf("the token must be from 1 to %d", int64(strategy.MaxToken)-1)}
-	}
-	return nil
 }
 
 // tokenSQL is the SQL of Tokens on one kind of server. Each is one statement

@@ -64,10 +64,7 @@ func newCommon(x texter, task []byte) common {
 }
 
 func (c *common) ready(ctx context.Context, r db.Runner) error {
-	_, err := strategy.One(ctx, r, c.readyQ, nil, func(scan db.Scan) error {
-		var n int64
-		return scan(&n)
-	})
+	_, err := strategy.Exists(ctx, r, c.readyQ)
 	return err
 }
 
@@ -88,10 +85,7 @@ func (c *common) release(ctx context.Context, r db.Runner, run, id string) (bool
 }
 
 func (c *common) prove(ctx context.Context, r db.Runner, g exclusive.Grant) (bool, error) {
-	return strategy.One(ctx, r, c.proveQ, []any{c.task, []byte(g.Key), g.ID}, func(scan db.Scan) error {
-		var one int64
-		return scan(&one)
-	})
+	return strategy.Exists(ctx, r, c.proveQ, c.task, []byte(g.Key), g.ID)
 }
 
 func (c *common) read(ctx context.Context, r db.Runner, run string, lock bool) (t row, found bool, err error) {

@@ -2,6 +2,7 @@ package strategy
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/exclusive-go/exclusive"
@@ -109,6 +110,18 @@ func NotReleased(key string, now *exclusive.Holder) error {
 		return &exclusive.Error{Op: "release", Key: key, Kind: exclusive.ErrHeld, Holder: now, Hint: "it is another grant than the one that was seen, and was left alone"}
 	}
 	return &exclusive.Error{Op: "release", Key: key, Kind: exclusive.ErrLost, Hint: "the grant that was seen had ended before; nobody has the key"}
+}
+
+// ValidAdvance checks what every Advance was called with.
+func ValidAdvance(key string, atLeast int64) error {
+	if err := exclusive.ValidateKey("advance", key); err != nil {
+		return err
+	}
+	if atLeast <= 0 || atLeast >= MaxToken {
+		return &exclusive.Error{Op: "advance", Key: key, Kind: exclusive.ErrInvalid,
+			Hint: fmt.Sprintf("the token must be from 1 to %d", int64(MaxToken)-1)}
+	}
+	return nil
 }
 
 // ValidCommit checks what a Commit was called with.

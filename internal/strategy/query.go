@@ -15,6 +15,14 @@ func One(ctx context.Context, r db.Runner, query string, args []any, row func(db
 	return found, err
 }
 
+// Exists runs a query of one integer, and reports whether it has a row.
+func Exists(ctx context.Context, r db.Runner, query string, args ...any) (bool, error) {
+	return One(ctx, r, query, args, func(scan db.Scan) error {
+		var n int64
+		return scan(&n)
+	})
+}
+
 // Changed runs a statement that changes one row or none. It must be written so
 // that a row it matches really changes: MySQL counts changed rows or matched
 // rows, as the DSN says, and then both are the same.
