@@ -97,7 +97,9 @@ const pruneBatch = 500
 // come back, so marks at destinations stay good; what a key forgets is who had
 // it last, and the number of the attempt. Rows with tokens past the sequence
 // (PostgreSQL, MariaDB) are kept, since they alone know them: Advance has lifted
-// them, or the sequence went back, which exclusive doctor tells and mends.
+// them, or the sequence went back, which exclusive doctor tells and mends. On MySQL
+// at READ COMMITTED run the first Prune of a database while no pruned key is being
+// acquired: it makes the row by which later ones wait for a claim that has stalled.
 //
 // It returns how many rows were removed, also beside an error. They are removed
 // in batches, with three statements each; rows that stay are not locked. After

@@ -131,10 +131,12 @@ func newMySQL(n names) dialect {
 		// looks at it: grant ids never repeat. A refused statement writes
 		// nothing. It cannot be told not to wait for a locked row, so it does
 		// nothing if it has waited longer than its caller did. The answer has
-		// room for one number: token and attempt are packed into it.
+		// room for one number: token and attempt are packed into it. LOCK IN
+		// SHARE MODE: Prune raises the floor before it removes rows, and so waits
+		// for a claim that has read the old one, also at READ COMMITTED.
 		acquireQ: f(`INSERT INTO {lease} (lease_key, grant_id, holder, token, attempt, acquired_at, expires_at)
 			SELECT ?, ?, ?, f.first + 0 * LAST_INSERT_ID(f.first * {pack} + 1), 1, {now}, {now} + ?
-			FROM (SELECT COALESCE(MAX(floor), 0) + 1 AS first FROM {token}) f
+			FROM (SELECT COALESCE(MAX(floor), 0) + 1 AS first FROM {token} LOCK IN SHARE MODE) f
 			ON DUPLICATE KEY UPDATE
 				grant_id = IF((grant_id = ? OR expires_at <= {now}) AND ` + strategy.MySQLWaited + ` < {maxwait}, ?, grant_id),
 				attempt = IF(grant_id = ? AND expires_at <= {now}, attempt + 1, attempt),

@@ -10,6 +10,7 @@ import (
 
 	"github.com/exclusive-go/exclusive"
 	"github.com/exclusive-go/exclusive/fencing"
+	"github.com/exclusive-go/exclusive/integration_test/cases/session"
 	"github.com/exclusive-go/exclusive/integration_test/matrix"
 	"github.com/exclusive-go/exclusive/internal/db"
 )
@@ -191,3 +192,62 @@ func testWaitingDrawsNoNumbers[Tx any](t *testing.T, target *matrix.Target[Tx]) 
 	}
 	must(t, "release", held.Release(t.Context()))
 }
+
+// A claim that stalls between the floor and its row brings no token back, also where
+// reads lock nothing by themselves: Prune waits for it.
+func TestPruneWaitsForStalledClaim(t *testing.T) {
+	matrix.Drivers(t, nil, testPruneWaitsForStalledClaim, "mysql")
+}
+
+func testPruneWaitsForStalledClaim[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	setUp(t, target)
+	target = target.Isolated(t, "read committed")
+	ctx := t.Context()
+	stalled := newLeases(t, target, fencing.Config{Holder: "stalled"})
+	x := newLeases(t, target, fencing.Config{})
+	must(t, "acquire", acquire(t, stalled, "other").Release(ctx)) // it is connected
+	// The first Prune makes the row of the floor, which claims hold on to.
+	age(t, target, "1 = 1")
+	_, err := x.Prune(ctx, time.Hour)
+	must(t, "prune", err)
+	last := int64(0)
+	for range 5 {
+		lease := acquire(t, x, "k")
+		last = lease.Grant().Token
+		must(t, "release", lease.Release(ctx))
+	}
+	age(t, target, "1 = 1")
+
+	// The claim waits in a trigger, with the floor that it has read.
+	conn, err := target.Plain.Conn(ctx)
+	must(t, "connect", err)
+	defer conn.Close()
+	name := "stall " + stalledName()
+	target.MustExec(t, "CREATE TRIGGER stall BEFORE INSERT ON exclusive_lease FOR EACH ROW BEGIN IF NEW.holder = 'stalled' THEN DO GET_LOCK('"+name+"', 20); DO RELEASE_LOCK('"+name+"'); END IF; END")
+	_, err = conn.ExecContext(ctx, "SELECT GET_LOCK('"+name+"', 20)")
+	must(t, "lock", err)
+	token := make(chan int64, 1)
+	go func() {
+		lease, err := stalled.TryAcquire(ctx, "k")
+		if err != nil {
+			token <- last + 1 // it gave up
+			return
+		}
+		token <- lease.Grant().Token
+	}()
+	session.AwaitWaiting(t, target.Plain, target.Dialect, 1, nil)
+	pruned := make(chan error, 1)
+	go func() {
+		_, err := x.Prune(ctx, time.Hour)
+		pruned <- err
+	}()
+	session.AwaitWaiting(t, target.Plain, target.Dialect, 2, func() bool { return len(pruned) > 0 })
+	_, err = conn.ExecContext(ctx, "SELECT RELEASE_LOCK('"+name+"')")
+	must(t, "unlock", err)
+	must(t, "prune", <-pruned)
+	if got := <-token; got <= last {
+		t.Errorf("token %d came after %d", got, last)
+	}
+}
+
+func stalledName() string { return fmt.Sprint(time.Now().UnixNano()) }
