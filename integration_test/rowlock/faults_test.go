@@ -312,7 +312,7 @@ func testTimeouts[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 	setUp(t, target)
 	x := newLocks(t, target, rowlock.Config{})
 	must(t, "do", x.Do(t.Context(), "k", func(ctx context.Context, _ exclusive.Grant) error {
-		limited := target.Another(t, matrix.Options{Params: map[string]string{"statement_timeout": "100"}})
+		limited := target.Another(t, matrix.Options{Params: map[string]string{"statement_timeout": "2000"}})
 		l := newLocks(t, limited, rowlock.Config{Wait: time.Minute})
 		err := l.Do(ctx, "k", mustNotRun(t))
 		wantErr(t, "statement_timeout", err, exclusive.ErrUnavailable)
