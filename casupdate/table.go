@@ -161,20 +161,25 @@ func (s store[Tx]) Acquire(ctx context.Context, key, id string, waiting bool) (g
 		return g, requested, s.server.Fail(ctx, "claim", key, err)
 	}
 	var r row
-	var found, won bool
+	var found, won, unanswered bool
 	err = s.retry(ctx, func(ctx context.Context) error {
 		return strategy.Settle(ctx, func(ctx context.Context) (settled bool, err error) {
 			requested = time.Now()
 			r, found, won, err = d.claim(ctx, s.server.DB, c)
+			unanswered = unanswered || db.MayHaveRun(s.server.DB, err)
 			return won || !found || r.is != isFrom || waiting, err
 		})
 	})
+	// However the last attempt ended, an earlier one may have the row, or get it.
+	if unanswered && !won && s.proves() {
+		s.leaser.Abandon(key, id)
+	}
 	switch {
 	case errors.Is(err, errNotUnique):
 		_ = s.Release(ctx, exclusive.Grant{Key: key, ID: id})
 		return g, requested, err
 	case err != nil:
-		return g, requested, s.unclaimed(ctx, key, id, err)
+		return g, requested, s.unclaimed(ctx, key, unanswered, err)
 	case !won:
 		return g, requested, refused(key, r, found)
 	}
@@ -186,13 +191,9 @@ func (s store[Tx]) Acquire(ctx context.Context, key, id string, waiting bool) (g
 }
 
 // unclaimed is a claim that failed.
-func (s store[Tx]) unclaimed(ctx context.Context, key, id string, err error) error {
+func (s store[Tx]) unclaimed(ctx context.Context, key string, unanswered bool, err error) error {
 	failed := s.server.Fail(ctx, "claim", key, err)
-	if !db.MayHaveRun(s.server.DB, err) {
-		return failed
-	}
-	if s.proves() {
-		s.leaser.Abandon(key, id)
+	if !unanswered || s.proves() {
 		return failed
 	}
 	var e *exclusive.Error

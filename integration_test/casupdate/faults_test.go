@@ -3,13 +3,17 @@ package casupdate_test
 import (
 	"bytes"
 	"context"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -17,6 +21,7 @@ import (
 	"github.com/exclusive-go/exclusive/casupdate"
 	"github.com/exclusive-go/exclusive/integration_test/matrix"
 	"github.com/exclusive-go/exclusive/integration_test/proxy"
+	"github.com/exclusive-go/exclusive/internal/db"
 )
 
 // through puts a proxy between a new pool of target and its server.
@@ -636,4 +641,60 @@ func testUnavailable[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 	refuse("closed pool", closed, cfg, exclusive.ErrUnavailable)
 	wantState(t, target, "k", "PENDING")
 	must(t, "Do", newTable(t, target, cfg).Do(t.Context(), "k", nothing))
+}
+
+// vanishing is an adapter whose server is gone after it has run a statement that
+// speaks of a holder with this name: that answer is lost, and what comes next is
+// refused, so often.
+type vanishing[Tx any] struct {
+	db.DB[Tx]
+	holder  string
+	refusal error
+	refuse  atomic.Int64
+}
+
+func (v *vanishing[Tx]) refused(args []any, run func() error) error {
+	if v.refuse.Load() > 0 {
+		v.refuse.Add(-1)
+		return v.refusal
+	}
+	err := run()
+	if err == nil && v.refuse.Load() == 0 && slices.Contains(args, any(v.holder)) {
+		v.refuse.Store(3)
+		return driver.ErrBadConn
+	}
+	return err
+}
+
+func (v *vanishing[Tx]) Exec(ctx context.Context, query string, args ...any) (res db.Result, err error) {
+	err = v.refused(args, func() error { res, err = v.DB.Exec(ctx, query, args...); return err })
+	return res, err
+}
+
+func (v *vanishing[Tx]) Query(ctx context.Context, query string, args []any, each func(db.Scan) error) error {
+	return v.refused(args, func() error { return v.DB.Query(ctx, query, args, each) })
+}
+
+// A claim whose answer was lost is given back although its repetition failed in
+// a way that says of itself that nothing ran: the row has no TTL that would.
+func TestClaimWithoutAnswerThenRefused(t *testing.T) {
+	matrix.Drivers(t, testClaimWithoutAnswerThenRefused, testClaimWithoutAnswerThenRefused)
+}
+
+func testClaimWithoutAnswerThenRefused[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	setUp(t, target)
+	insert(t, target, "k")
+	const holder = "hears nothing"
+	cfg := proving()
+	cfg.Holder, cfg.TTL = holder, 0
+	adapter := &vanishing[Tx]{DB: target.DB, holder: holder, refusal: &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}}
+	x, err := casupdate.New[Tx](adapter, cfg)
+	must(t, "New", err)
+	t.Cleanup(func() { must(t, "close", x.Close()) })
+	err = x.Do(t.Context(), "k", nothing)
+	wantErr(t, "a claim without an answer", err, exclusive.ErrUnavailable)
+	if !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("the repetition was not refused: %v", err)
+	}
+	eventually(t, target, "k", "PENDING")
 }
