@@ -46,6 +46,9 @@ func benchCommand(env environment) *cobra.Command {
 		Use: "bench", Short: "Measure what each strategy costs on your database",
 		Long: benchHelp, Example: benchExample, Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := flagSet(cmd, "dsn", "dsn-file"); err != nil {
+				return err
+			}
 			t, err := d.target(env)
 			if err != nil {
 				return err

@@ -78,10 +78,8 @@ func demoCommand(env environment) *cobra.Command {
 				}
 				d.places = append(d.places, serverAt(t.Product(), t))
 			}
-			for flag, value := range map[string]string{"dsn": named.dsn, "dsn-file": named.file} {
-				if err := flagSet(cmd, flag, value); err != nil {
-					return err
-				}
+			if err := flagSet(cmd, "dsn", "dsn-file"); err != nil {
+				return err
 			}
 			if named.dsn != "" || named.file != "" {
 				t, err := named.target(env)

@@ -41,6 +41,9 @@ func doctorCommand(env environment) *cobra.Command {
 		Use: "doctor", Short: "Say what of a database weakens the promises, and what mends it",
 		Long: doctorHelp, Example: doctorExample, Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := flagSet(cmd, "dsn", "dsn-file"); err != nil {
+				return err
+			}
 			for _, id := range d.ignore {
 				if !slices.Contains(doctor.IDs(), id) {
 					return usageError("--ignore: there is no such check; they are %s", strings.Join(doctor.IDs(), ", "))

@@ -28,6 +28,9 @@ func forgetCommand(env environment) *cobra.Command {
 		Use: "forget TASK RUN", Short: "Forget a run of a task, so that it can begin anew",
 		Long: forgetHelp + sqlHelp + takeExit, Example: forgetExample, Args: exactly("the name of the task", "the run"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := flagSet(cmd, "dsn", "dsn-file"); err != nil {
+				return err
+			}
 			ctx, task, run := cmd.Context(), args[0], args[1]
 			return d.operate(ctx, env, func(k *keys) (err error) {
 				t, err := k.tasks(task)

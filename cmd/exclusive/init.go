@@ -40,6 +40,9 @@ func initCommand(env environment) *cobra.Command {
 		Use: "init", Short: "Make the tables in a database that no application migrates",
 		Long: initHelp + sqlHelp + initExit, Example: initExample, Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := flagSet(cmd, "dsn", "dsn-file"); err != nil {
+				return err
+			}
 			// What is wrong with the flags is told before anything is opened.
 			if _, err := p.selection(templates.Dialects()[0], d.names()); err != nil {
 				return err

@@ -253,6 +253,9 @@ func migrationsCheckCommand(env environment) *cobra.Command {
 		Use: "check", Short: "Say in what a folder or a database differs from the migrations",
 		Long: migrationsCheckHelp + sqlHelp + migrationsCheckExit, Example: migrationsCheckExample, Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := flagSet(cmd, "dsn", "dsn-file"); err != nil {
+				return err
+			}
 			c := checked{Folder: []templates.Difference{}, Database: []schema.Difference{}}
 			if err := c.check(cmd.Context(), env, p, d, f); err != nil {
 				return err

@@ -201,9 +201,11 @@ func exactly(what ...string) cobra.PositionalArgs {
 
 // flagSet refuses a flag that is given with nothing, as from a shell's variable
 // that is not set.
-func flagSet(cmd *cobra.Command, flag, value string) error {
-	if cmd.Flags().Changed(flag) && value == "" {
-		return usageError("--%s is empty", flag)
+func flagSet(cmd *cobra.Command, flags ...string) error {
+	for _, name := range flags {
+		if f := cmd.Flag(name); f.Changed && f.Value.String() == "" {
+			return usageError("--%s is empty", name)
+		}
 	}
 	return nil
 }

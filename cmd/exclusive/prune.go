@@ -43,6 +43,9 @@ func pruneCommand(env environment) *cobra.Command {
 		Use: "prune --older-than AGE", Short: "Remove runs and keys that nobody asks for any more",
 		Long: pruneHelp + sqlHelp + showExit, Example: pruneExample, Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := flagSet(cmd, "dsn", "dsn-file"); err != nil {
+				return err
+			}
 			if !cmd.Flags().Changed("older-than") {
 				return usageError("--older-than is missing, such as --older-than 90d")
 			}

@@ -36,8 +36,11 @@ func psCommand(env environment) *cobra.Command {
 	var p ps
 	cmd := &cobra.Command{
 		Use: "ps", Short: "Show who holds which key", Long: psHelp + databaseHelp + durationHelp + showExit,
-		Example: psExample, Args: noArguments,
+		Example: psExample, Args: cobra.MatchAll(watchApart, noArguments),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := flagSet(cmd, "dsn", "dsn-file"); err != nil {
+				return err
+			}
 			if err := oneOf("--strategy", p.strategy, "", "fencing", "uniquetask", "redisbackend"); err != nil {
 				return err
 			}

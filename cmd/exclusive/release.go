@@ -52,7 +52,7 @@ func releaseCommand(env environment) *cobra.Command {
 		Example: releaseExample, Args: exactly("the name of the key"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			done := released{Name: args[0], Run: run}
-			if err := flagSet(cmd, "run", run); err != nil {
+			if err := flagSet(cmd, "run", "dsn", "dsn-file"); err != nil {
 				return err
 			}
 			if cmd.Flags().Changed("token") && token <= 0 {

@@ -80,7 +80,7 @@ it; or
    70  the run failed before, and may not begin again (--max-attempts, --backoff)
    74  the command succeeded, but that could not be recorded: it may run again
    75  somebody else holds the key (--busy-code)
-  124  the lease was lost, and the command was stopped
+  124  the lease was lost, and the command was stopped or had ended meanwhile
   126  the command cannot be executed
   127  there is no such command
 A run that is done already is success: 0 (--done-code).`
@@ -128,10 +128,8 @@ func runCommand(env environment) *cobra.Command {
 		Long: runHelp + "\n\n" + databaseHelp + durationHelp, Example: runExample,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r.argv, r.killSet = args, cmd.Flags().Changed("kill-after")
-			for flag, value := range map[string]string{"name": r.name, "once": r.once, "daily": r.daily} {
-				if err := flagSet(cmd, flag, value); err != nil {
-					return err
-				}
+			if err := flagSet(cmd, "name", "once", "daily", "scheduled", "dsn", "dsn-file"); err != nil {
+				return err
 			}
 			return r.do(cmd.Context(), env)
 		},
@@ -450,13 +448,18 @@ func (r *runner) work(ctx context.Context, g exclusive.Grant, path string, proce
 	// The keeper does not see the renewals.
 	tick := time.NewTicker(min(max(r.ttl/20, time.Millisecond), 250*time.Millisecond))
 	defer tick.Stop()
-	lost := ctx.Done()
+	lost, told := ctx.Done(), expires()
 	var overdue <-chan time.Time
 	for {
 		select {
 		case <-tick.C:
-			if lost != nil {
-				p.Extend(expires())
+			// Once for each renewal. What is left of a lease is by a clock that
+			// stops while the machine is suspended, the keeper's goes on: told
+			// again after that, an old end would be a later one. And a keeper
+			// that is stopped reads nothing: its pipe must not fill up.
+			if now := expires(); lost != nil && !now.Equal(told) {
+				told = now
+				p.Extend(now)
 			}
 			continue
 		case <-lost:
@@ -520,7 +523,7 @@ func (r *runner) exit(t *target.Target, err error) error {
 	if err == nil {
 		return nil
 	}
-	hidden := t.Hide(err)
+	hidden := oneLine(t.Hide(err))
 	var child *childError
 	var start *supervise.StartError
 	switch {
@@ -528,7 +531,7 @@ func (r *runner) exit(t *target.Target, err error) error {
 		return &exitError{supervise.Code(start.Err), start}
 	case r.started && !r.ran: // nor could the keeper
 		return &exitError{supervise.CodeNotExecutable, hidden}
-	case errors.Is(err, exclusive.ErrLost), r.ran && r.result.Stopped != "":
+	case errors.Is(err, exclusive.ErrLost), errors.Is(err, exclusive.ErrFenced), r.ran && r.result.Stopped != "":
 		return &exitError{exitLost, hidden}
 	case errors.As(err, &child) && child.err != nil:
 		return &exitError{r.result.Code, hidden}
@@ -560,6 +563,14 @@ func (r *runner) exit(t *target.Target, err error) error {
 		hidden = fmt.Errorf("%w; exclusive init makes the tables", hidden)
 	}
 	return &exitError{exitUnavailable, hidden}
+}
+
+// oneLine is for mails and logs: drivers tell of each address on a line of its own.
+func oneLine(err error) error {
+	if text := err.Error(); strings.Contains(text, "\n") {
+		return errors.New(strings.ReplaceAll(text, "\n", "; "))
+	}
+	return err
 }
 
 // tell is for what is no failure.

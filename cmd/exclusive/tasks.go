@@ -85,8 +85,11 @@ func tasksCommand(env environment) *cobra.Command {
 	var l tasks
 	cmd := &cobra.Command{
 		Use: "tasks [NAME…]", Short: "Show the runs of tasks that are remembered", Long: tasksHelp + sqlHelp + durationHelp + showExit,
-		Example: tasksExample,
+		Example: tasksExample, Args: watchApart,
 		RunE: func(cmd *cobra.Command, names []string) error {
+			if err := flagSet(cmd, "dsn", "dsn-file"); err != nil {
+				return err
+			}
 			if err := oneOf("--state", l.state, "", "running", "lost", "failed", "done"); err != nil {
 				return err
 			}

@@ -7,12 +7,27 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
 
 func watchFlag(flags *pflag.FlagSet, watch *time.Duration) {
 	flags.DurationVar(watch, "watch", 0, "show it again and again, as with --watch=1s (--watch alone: 2s; default: once)")
 	flags.Lookup("watch").NoOptDefVal = "2s"
+}
+
+// watchApart refuses a value of --watch that stands apart from it: it would be
+// an argument of its own, such as the name of a task.
+func watchApart(cmd *cobra.Command, args []string) error {
+	if !cmd.Flag("watch").Changed {
+		return nil
+	}
+	for _, arg := range args {
+		if _, err := time.ParseDuration(arg); err == nil {
+			return usageError("write --watch=%s", arg)
+		}
+	}
+	return nil
 }
 
 // watch shows something once, or until ctx ends.
