@@ -97,7 +97,7 @@ func testDocs(t *testing.T, p *place) {
 		t.Errorf("the page's jobs are %q", lines)
 	}
 	for _, line := range lines {
-		line = strings.ReplaceAll(line, "/etc/exclusive/dsn", dsn)
+		line = strings.NewReplacer("/etc/exclusive/dsn", dsn, "/usr/local/bin/exclusive", "exclusive", "/usr/local/bin/", "./").Replace(line)
 		if code, out := shell(line, false); code != 0 || out != "" {
 			t.Errorf("%s: exit code %d\n%s", line, code, out)
 		}
