@@ -364,7 +364,7 @@ func testIdleInTransaction[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 	t.Run("probe_tells", func(t *testing.T) {
 		x := locksOn(t, target, rowlock.Config{Probe: 20 * time.Millisecond})
 		err := x.Do(t.Context(), "killed", func(ctx context.Context, _ exclusive.Grant) error {
-			must(t, "kill", session.Kill(ctx, target.Plain, "postgres"))
+			must(t, "kill", session.Kill(t.Context(), target.Plain, "postgres"))
 			ended(t, "work's context to end", ctx.Done())
 			return nil
 		})
