@@ -24,6 +24,10 @@ func (k Kind) image() string { return cmp.Or(os.Getenv(k.imageVariable()), specs
 
 func (k Kind) imageVariable() string { return k.Variable() + "_IMAGE" }
 
+// tempDirLabel tells the containers of one run from those of others on the same
+// engine, as the temporary directory does for server programs.
+const tempDirLabel = "exclusive-test.tempdir"
+
 func startContainer(ctx context.Context, kind Kind) (_ *Server, err error) {
 	spec := specs[kind]
 	provider, err := engine(ctx)
@@ -40,6 +44,7 @@ func startContainer(ctx context.Context, kind Kind) (_ *Server, err error) {
 		Env:          spec.env,
 		Cmd:          spec.command,
 		ExposedPorts: []string{fmt.Sprintf("%d/tcp", spec.port)},
+		Labels:       map[string]string{tempDirLabel: os.TempDir()},
 	}
 	if spec.initSQL != "" {
 		request.Files = []testcontainers.ContainerFile{{
