@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -242,3 +243,22 @@ var unique atomic.Int64
 func newKey() string { return fmt.Sprint("key/", unique.Add(1)) }
 
 func nothing(context.Context, exclusive.Grant) error { return nil }
+
+// heldSignal is an Observer that tells when an attempt was first refused because the
+// key is held.
+type heldSignal struct {
+	once sync.Once
+	told chan struct{}
+}
+
+func newHeldSignal() *heldSignal { return &heldSignal{told: make(chan struct{})} }
+
+// Start implements exclusive.Observer.
+func (h *heldSignal) Start(ctx context.Context, _ exclusive.Event) context.Context { return ctx }
+
+// End implements exclusive.Observer.
+func (h *heldSignal) End(_ context.Context, e exclusive.Event) {
+	if e.Op == exclusive.OpAcquire && errors.Is(e.Err, exclusive.ErrHeld) {
+		h.once.Do(func() { close(h.told) })
+	}
+}

@@ -984,11 +984,23 @@ func TestB058_OldSnapshot(t *testing.T) {
 }
 
 func testOldSnapshot[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	if target.Dialect != "mariadb" {
+		testDecideOnThePresent(t, target, nil)
+		return
+	}
+	for _, on := range []string{"OFF", "ON"} { // the server refuses what changed since the snapshot, or not
+		t.Run("innodb_snapshot_isolation_"+on, func(t *testing.T) {
+			testDecideOnThePresent(t, target.Fresh(t), map[string]string{"innodb_snapshot_isolation": on})
+		})
+	}
+}
+
+func testDecideOnThePresent[Tx any](t *testing.T, target *matrix.Target[Tx], settings map[string]string) {
 	ctx := t.Context()
 	target.Migrate(t, "")
 	target.MustExec(t, "CREATE TABLE account (id int PRIMARY KEY, balance bigint NOT NULL)")
 	target.MustExec(t, "INSERT INTO account VALUES (1, 10)")
-	old := target.Isolated(t, "repeatable read")
+	old := target.Isolated(t, "repeatable read", settings)
 	read := func(ctx context.Context, tx Tx) (n int64) {
 		r, err := old.DB.Within(tx)
 		must(t, "within", err)
@@ -998,7 +1010,8 @@ func testOldSnapshot[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 
 	t.Run("own_transaction", func(t *testing.T) {
 		// Of two processes, or the second would wait for its turn in this one.
-		locks, others := locksOn(t, old, rowlock.Config{Wait: patience}), locksOn(t, old, rowlock.Config{Wait: patience})
+		held := newHeldSignal()
+		locks, others := locksOn(t, old, rowlock.Config{Wait: patience}), locksOn(t, old, rowlock.Config{Wait: patience, Observer: held})
 		inside, waits := make(chan struct{}), make(chan struct{})
 		var wg sync.WaitGroup
 		wg.Go(func() {
@@ -1021,92 +1034,120 @@ func testOldSnapshot[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 				t.Errorf("second: %v", err)
 			}
 		})
-		await(t, "the second asks for the lock", func() bool { return old.InUse() >= 2 })
+		if target.Dialect == "postgres" { // it waits in the server there
+			session.AwaitWaiting(t, target.Plain, target.Dialect, 1, nil)
+		} else {
+			ended(t, "the second to be told that the lock is held", held.told)
+		}
 		close(waits)
 		wg.Wait()
 	})
 
 	// Each decides in a transaction whose snapshot is older than what it decides on.
-	leases := leasesOn(t, target, fencing.Config{NoRenew: true, TTL: forever})
-	guard, err := fencing.NewGuard(old.DB, fencing.GuardConfig{})
-	must(t, "guard", err)
-	onOld := leasesOn(t, old, fencing.Config{NoRenew: true, TTL: forever})
-	jobs := jobsOn(t, old, jobConfig(), "")
-	rowJobs, err := casupdate.NewVersioned(old.DB, casupdate.VersionConfig{Table: "job", Key: casupdate.Text("id")})
-	must(t, "versioned", err)
-	addJob(t, target, "k")
-	former := acquire(t, leases, "k").Grant()
-	must(t, "register", guard.Register(ctx, former))
-	for name, c := range map[string]struct {
-		meanwhile func()
-		decide    func(ctx context.Context, tx Tx) error
-		want      error
-	}{
-		"check of a former holder": {
-			func() {
-				target.MustExec(t, "UPDATE exclusive_lease SET expires_at = 0 WHERE lease_key = ?", []byte("k"))
-				acquire(t, leases, "k")
-			},
-			func(ctx context.Context, tx Tx) error { return onOld.Check(ctx, tx, former) }, exclusive.ErrFenced,
-		},
-		"mark of a former holder": {
-			func() {
-				must(t, "register", guard.Register(ctx, exclusive.Grant{Key: "k", Token: former.Token + 5, ID: "newer"}))
-			},
-			func(ctx context.Context, tx Tx) error { return guard.Check(ctx, tx, former) }, exclusive.ErrFenced,
-		},
-		"once": {
-			func() {
-				must(t, "once", inTx(ctx, target, func(ctx context.Context, tx Tx) error {
-					_, err := leases.Once(ctx, tx, "op", nil, func(context.Context) ([]byte, error) { return []byte("first"), nil })
-					return err
-				}))
-			},
-			func(ctx context.Context, tx Tx) error {
-				result, err := onOld.Once(ctx, tx, "op", nil, func(context.Context) ([]byte, error) {
-					t.Error("it was applied twice")
-					return nil, nil
-				})
-				if err == nil && string(result) != "first" {
-					t.Errorf("once: %q", result)
-				}
-				return err
-			}, nil,
-		},
-		"transition": {
-			func() { must(t, "transition", jobs.Transition(ctx, "k", "PENDING", "DONE")) },
-			func(ctx context.Context, tx Tx) error { return jobs.TransitionTx(ctx, tx, "k", "PENDING", "DONE") }, exclusive.ErrDone,
-		},
-		"versioned": {
-			func() {
-				_, err := rowJobs.Update(ctx, "k", 0, casupdate.Set{"version": nil})
-				wantErr(t, "setting the version", err, exclusive.ErrInvalid)
-				target.MustExec(t, "UPDATE job SET version = 5 WHERE id = 'k'")
-			},
-			func(ctx context.Context, tx Tx) error {
-				_, err := rowJobs.UpdateTx(ctx, tx, "k", 0, casupdate.Set{"state": "OVERWRITTEN"})
-				return err
-			}, exclusive.ErrConflict,
-		},
-	} {
+	code := "" // of the server, where it does not allow that
+	switch {
+	case target.Dialect == "postgres":
+		code = "40001"
+	case settings["innodb_snapshot_isolation"] == "ON":
+		code = "1020"
+	}
+	play := func(name string, want error, meanwhile func(), decide func(ctx context.Context, tx Tx) error) {
+		t.Helper()
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
 			err := inTx(ctx, old, func(ctx context.Context, tx Tx) error {
 				before := read(ctx, tx) // the snapshot
-				c.meanwhile()
+				meanwhile()
 				target.MustExec(t, "UPDATE account SET balance = balance + 1")
 				if n := read(ctx, tx); n != before {
 					t.Errorf("no old snapshot: %d after %d", n, before) // the twin
 				}
-				return c.decide(ctx, tx)
+				return decide(ctx, tx)
 			})
 			switch {
-			case errors.Is(err, exclusive.ErrConflict): // the server does not allow it: PostgreSQL, and MariaDB's innodb_snapshot_isolation
-			case c.want == nil:
+			case code != "":
+				wantErr(t, name, err, exclusive.ErrConflict)
+				if got := serverCode(err); got != code {
+					t.Errorf("%s: the server's code is %q in %v; want %s", name, got, err, code)
+				}
+			case want == nil:
 				must(t, name, err)
 			default:
-				wantErr(t, name, err, c.want)
+				wantErr(t, name, err, want)
 			}
 		})
+	}
+
+	leases, onOld := leasesOn(t, target, fencing.Config{NoRenew: true, TTL: forever}), leasesOn(t, old, fencing.Config{})
+	former := acquire(t, leases, "k").Grant()
+	play("check of a former holder", exclusive.ErrFenced, func() {
+		target.MustExec(t, "UPDATE exclusive_lease SET expires_at = 0 WHERE lease_key = ?", []byte("k"))
+		acquire(t, leases, "k")
+	}, func(ctx context.Context, tx Tx) error { return onOld.Check(ctx, tx, former) })
+
+	newer := exclusive.Grant{Key: "k", Token: former.Token + 5, ID: "newer"}
+	guard, err := fencing.NewGuard(old.DB, fencing.GuardConfig{})
+	must(t, "guard", err)
+	must(t, "register", guard.Register(ctx, former))
+	play("mark of a former holder", exclusive.ErrFenced, func() { must(t, "register", guard.Register(ctx, newer)) },
+		func(ctx context.Context, tx Tx) error { return guard.Check(ctx, tx, former) })
+
+	target.MustExec(t, "CREATE TABLE guarded (id varchar(20) PRIMARY KEY, fence_token bigint, fence_grant varchar(64))")
+	target.MustExec(t, "INSERT INTO guarded (id) VALUES ('k')")
+	rows, err := fencing.NewRowGuard(old.DB, fencing.RowConfig{Table: "guarded", KeyColumns: []string{"id"}})
+	must(t, "row guard", err)
+	mark := func(g exclusive.Grant) {
+		must(t, "mark", inTx(ctx, target, func(ctx context.Context, tx Tx) error { return rows.Check(ctx, tx, g, "k") }))
+	}
+	mark(former)
+	play("row of a former holder", exclusive.ErrFenced, func() { mark(newer) },
+		func(ctx context.Context, tx Tx) error { return rows.Check(ctx, tx, former, "k") })
+
+	play("once", nil, func() {
+		must(t, "once", inTx(ctx, target, func(ctx context.Context, tx Tx) error {
+			_, err := leases.Once(ctx, tx, "op", nil, func(context.Context) ([]byte, error) { return []byte("first"), nil })
+			return err
+		}))
+	}, func(ctx context.Context, tx Tx) error {
+		result, err := onOld.Once(ctx, tx, "op", nil, nil2(t))
+		if err == nil && string(result) != "first" {
+			t.Errorf("once: %q", result)
+		}
+		return err
+	})
+
+	tasks, tasksOnOld := tasksOn(t, target, uniquetask.Config{NoRenew: true, TTL: forever}), tasksOn(t, old, uniquetask.Config{})
+	wantErr(t, "a run that was taken over", tasks.Do(ctx, "run", func(_ context.Context, g exclusive.Grant) error {
+		play("check of a former run", exclusive.ErrFenced, func() {
+			must(t, "release", tasksOnOld.Release(ctx, "run"))
+			must(t, "take over", tasksOnOld.Do(ctx, "run", nothing))
+		}, func(ctx context.Context, tx Tx) error { return tasksOnOld.Check(ctx, tx, g) })
+		return nil
+	}), exclusive.ErrFenced)
+
+	jobs, jobsOnOld := jobsOn(t, target, jobConfig(), ""), moreJobs(t, old, jobConfig())
+	for _, id := range []string{"claimed", "moved", "versioned"} {
+		addJob(t, target, id)
+	}
+	wantErr(t, "a claim that was taken over", jobs.Do(ctx, "claimed", func(_ context.Context, g exclusive.Grant) error {
+		play("check of a former claim", exclusive.ErrFenced, func() {
+			target.MustExec(t, "UPDATE job SET state = 'PENDING' WHERE id = 'claimed'")
+			must(t, "take over", jobsOnOld.Do(ctx, "claimed", nothing))
+		}, func(ctx context.Context, tx Tx) error { return jobsOnOld.Check(ctx, tx, g) })
+		return nil
+	}), exclusive.ErrFenced)
+	play("transition", exclusive.ErrDone, func() { must(t, "transition", jobs.Transition(ctx, "moved", "PENDING", "DONE")) },
+		func(ctx context.Context, tx Tx) error {
+			return jobsOnOld.TransitionTx(ctx, tx, "moved", "PENDING", "DONE")
+		})
+
+	versions, err := casupdate.NewVersioned(old.DB, casupdate.VersionConfig{Table: "job", Key: casupdate.Text("id")})
+	must(t, "versioned", err)
+	play("versioned", exclusive.ErrConflict, func() { target.MustExec(t, "UPDATE job SET version = 5 WHERE id = 'versioned'") },
+		func(ctx context.Context, tx Tx) error {
+			return second(versions.UpdateTx(ctx, tx, "versioned", 0, casupdate.Set{"state": "OVERWRITTEN"}))
+		})
+	if n := target.Int(t, "SELECT COUNT(*) FROM job WHERE state = 'OVERWRITTEN'"); n != 0 {
+		t.Error("an old version has overwritten a newer one")
 	}
 }
 
