@@ -144,6 +144,29 @@ func (c Config) columns() (names, what []string) {
 	return names, what
 }
 
+// typed are the columns that must be able to hold what is compared later.
+func (c Config) typed() []strategy.Column {
+	state := strategy.Column{Table: c.Table, Name: c.StateColumn}
+	declared := []any{c.From, c.Claimed, c.Done, c.Failed}
+	for _, t := range c.Transitions {
+		declared = append(declared, t.From, t.To)
+	}
+	for _, s := range declared {
+		if text, ok := s.(string); ok {
+			state.Values = append(state.Values, text)
+		}
+	}
+	list := []strategy.Column{state}
+	if c.GrantColumn != "" {
+		list = append(list, strategy.Column{Table: c.Table, Name: c.GrantColumn, Length: strategy.GrantIDLength},
+			strategy.Column{Table: c.Table, Name: c.TokenColumn, Wide: true})
+	}
+	if c.ExpiresColumn != "" {
+		list = append(list, strategy.Column{Table: c.Table, Name: c.ExpiresColumn, Wide: true})
+	}
+	return list
+}
+
 func (c Config) checkNames() error {
 	errs := []error{checkTable(c.Schema, c.Table), c.Key.check()}
 	names, what := c.columns()

@@ -424,10 +424,7 @@ func (q *dialect) change(ctx context.Context, r db.Runner, s *statement, c call)
 
 // prove locks the row and reports whether the grant is current.
 func (q *dialect) prove(ctx context.Context, r db.Runner, c call) (bool, error) {
-	return strategy.One(ctx, r, q.proveS.text, q.proveS.bind(c, q.texts.bytesAsText), func(scan db.Scan) error {
-		var one int64
-		return scan(&one)
-	})
+	return strategy.Exists(ctx, r, q.proveS.text, q.proveS.bind(c, q.texts.bytesAsText)...)
 }
 
 // read reads the row; lock waits for the transactions that hold it.

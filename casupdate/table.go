@@ -24,8 +24,9 @@ type Table[Tx any] struct {
 }
 
 // New makes a Table from an adapter: pgxdb.New, sqldb.NewPostgres,
-// sqldb.NewSQLite or mysqldb.New. It does no I/O; on MySQL and MariaDB the first
-// claim asks once for the name of the key's unique index.
+// sqldb.NewSQLite or mysqldb.New. It does no I/O; the first call asks once for the
+// types of columns, except on SQLite, and on MySQL and MariaDB the first claim for
+// the name of the key's unique index.
 func New[Tx any](d db.DB[Tx], cfg Config) (*Table[Tx], error) {
 	if err := strategy.ValidAdapter("casupdate", d); err != nil {
 		return nil, err
@@ -39,6 +40,7 @@ func New[Tx any](d db.DB[Tx], cfg Config) (*Table[Tx], error) {
 	texts := func(d db.Dialect) *dialect { return newDialect(d, cfg) }
 	t.server = strategy.NewServer(d, "casupdate", texts, ready)
 	t.server.Mend = "Config must name the table and the columns as they are"
+	t.server.Columns = strategy.Columns{Schema: cfg.Schema, List: cfg.typed()}
 	t.leaser = lease.NewLeaser(lease.Config{
 		Observed: t.observed,
 		TTL:      cfg.TTL,

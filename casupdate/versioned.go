@@ -67,7 +67,7 @@ func NewVersioned[Tx any](d db.DB[Tx], cfg VersionConfig) (*Versioned[Tx], error
 		b.name("version", cfg.VersionColumn)
 		return &versionDialect{b, b.statement(versionText), b.statement(b.texts.lockedVersion)}
 	}
-	v.server = strategy.NewServer(d, "casupdate", texts, func(context.Context, db.Runner, *versionDialect) error { return nil })
+	v.server = strategy.NewServer(d, "casupdate", texts, nil)
 	v.server.Mend = "VersionConfig must name the table and the columns as they are"
 	return v, nil
 }

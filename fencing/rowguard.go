@@ -18,17 +18,21 @@ type RowConfig struct {
 	Table       string   // required
 	KeyColumns  []string // required: what identifies a row
 	TokenColumn string   // empty: "fence_token"; a 64-bit integer
-	GrantColumn string   // empty: "fence_grant"; text of at least 26 characters
+	// GrantColumn is text of at least 26 characters, which is the length of the ids
+	// that grants of this toolkit have; longer for issuers whose ids are. Empty:
+	// "fence_grant".
+	GrantColumn string
 }
 
 // RowGuard is a Guard whose marks are columns of the rows that it protects. It
 // is safe for concurrent use.
 type RowGuard[Tx any] struct {
-	db  db.DB[Tx]
-	cfg RowConfig
+	server *strategy.Server[Tx, rowStatements]
+	keys   int // how many columns they have
 }
 
-// NewRowGuard makes a RowGuard.
+// NewRowGuard makes a RowGuard. It does no I/O; the first Check looks at the types
+// of the mark's columns: ErrSchema if they are too small.
 func NewRowGuard[Tx any](d db.DB[Tx], cfg RowConfig) (*RowGuard[Tx], error) {
 	if err := strategy.ValidAdapter("fencing", d); err != nil {
 		return nil, err
@@ -56,7 +60,14 @@ func NewRowGuard[Tx any](d db.DB[Tx], cfg RowConfig) (*RowGuard[Tx], error) {
 	if err := invalidConfig(errs...); err != nil {
 		return nil, err
 	}
-	return &RowGuard[Tx]{db: d, cfg: cfg}, nil
+	texts := func(kind db.Dialect) rowStatements { return rowText(kind, cfg) }
+	m := &RowGuard[Tx]{strategy.NewServer(d, "fencing", texts, nil), len(cfg.KeyColumns)}
+	m.server.Mend = "add the mark's columns to the table that RowConfig names"
+	m.server.Columns = strategy.Columns{Schema: cfg.Schema, List: []strategy.Column{
+		{Table: cfg.Table, Name: cfg.TokenColumn, Wide: true},
+		{Table: cfg.Table, Name: cfg.GrantColumn, Length: strategy.GrantIDLength},
+	}}
+	return m, nil
 }
 
 // Check accepts or refuses g for the row whose key columns are id, in the
@@ -66,22 +77,17 @@ func (m *RowGuard[Tx]) Check(ctx context.Context, tx Tx, g exclusive.Grant, id .
 	if err := strategy.ValidGrant("check", g); err != nil {
 		return err
 	}
-	args, err := strategy.RowValues(id, len(m.cfg.KeyColumns))
+	args, err := strategy.RowValues(id, m.keys)
 	if err != nil {
 		return &exclusive.Error{Op: "check", Key: g.Key, Kind: exclusive.ErrInvalid, Err: err}
 	}
-	r, err := m.db.Within(tx)
+	q, r, err := m.server.Within(ctx, "check", g.Key, tx)
 	if err != nil {
-		return &exclusive.Error{Op: "check", Key: g.Key, Kind: exclusive.ErrInvalid, Err: err}
+		return err
 	}
-	kind, err := m.db.Dialect(ctx, r)
-	if err != nil {
-		return m.fail(ctx, g.Key, err)
-	}
-	q := rowText(kind, m.cfg)
 	res, err := r.Exec(ctx, q.accept, append([]any{g.Token, g.ID, g.Token, g.Token, g.ID}, args...)...)
 	if err != nil {
-		return m.fail(ctx, g.Key, err)
+		return m.server.Fail(ctx, "check", g.Key, err)
 	}
 	if res.Rows > 0 {
 		return nil
@@ -90,17 +96,13 @@ func (m *RowGuard[Tx]) Check(ctx context.Context, tx Tx, g exclusive.Grant, id .
 	found, err := strategy.One(ctx, r, q.read, args, func(scan db.Scan) error { return scan(&holder.Token, &holder.ID) })
 	switch {
 	case err != nil:
-		return m.fail(ctx, g.Key, err)
+		return m.server.Fail(ctx, "check", g.Key, err)
 	case !found:
 		return &exclusive.Error{Op: "check", Key: g.Key, Kind: exclusive.ErrNoRow}
 	case holder.Token == g.Token && holder.ID == g.ID:
 		return nil // the same grant again: a row that stays as it is need not count on MySQL
 	}
 	return &exclusive.Error{Op: "check", Key: g.Key, Kind: exclusive.ErrFenced, Holder: holder}
-}
-
-func (m *RowGuard[Tx]) fail(ctx context.Context, key string, err error) error {
-	return db.Fail(ctx, m.db, "check", key, "add the mark's columns to the table that RowConfig names", err)
 }
 
 // rowStatements is the SQL of a RowGuard.

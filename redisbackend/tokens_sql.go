@@ -44,9 +44,11 @@ func NewTokens[Tx any](d db.DB[Tx], cfg TokensConfig) (*Tokens[Tx], error) {
 	texts := func(d db.Dialect) tokenSQL {
 		return newTokenSQL(d, strategy.Table(d, cfg.Schema, cfg.Prefix, "counter"))
 	}
-	ready := func(context.Context, db.Runner, tokenSQL) error { return nil } // the first statement tells
-	t := &Tokens[Tx]{server: strategy.NewServer(d, "redisbackend", texts, ready)}
-	t.server.Keys = strategy.KeyColumns{Schema: cfg.Schema, Prefix: cfg.Prefix, Columns: []string{"counter.counter_key"}}
+	t := &Tokens[Tx]{server: strategy.NewServer(d, "redisbackend", texts, nil)}
+	t.server.Columns = strategy.Columns{Schema: cfg.Schema, Prefix: cfg.Prefix, Ours: true, List: []strategy.Column{
+		{Table: "counter", Name: "counter_key", Key: true},
+		{Table: "counter", Name: "token", Wide: true},
+	}}
 	return t, nil
 }
 

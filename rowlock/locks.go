@@ -42,10 +42,9 @@ func New[Tx any](d db.DB[Tx], cfg Config) (*Locks[Tx], error) {
 		return nil, err
 	}
 	text := func(kind db.Dialect) dialect { return newDialect(kind, cfg) }
-	ready := func(context.Context, db.Runner, dialect) error { return nil } // the first lock tells
-	server := strategy.NewServer(d, "rowlock", text, ready)
+	server := strategy.NewServer(d, "rowlock", text, nil)
 	if cfg.Table == "" {
-		server.Keys = strategy.KeyColumns{Schema: cfg.Schema, Prefix: cfg.Prefix, Columns: []string{"lock.lock_key"}}
+		server.Columns = strategy.Columns{Schema: cfg.Schema, Prefix: cfg.Prefix, Ours: true, List: []strategy.Column{{Table: "lock", Name: "lock_key", Key: true}}}
 	} else {
 		server.Mend = fmt.Sprintf("Config must name the table and its columns as they are; its Table is %q, its Schema %q, its KeyColumns are %q", cfg.Table, cfg.Schema, cfg.KeyColumns)
 	}

@@ -326,10 +326,7 @@ func (s *sqlite) lock(ctx context.Context, r db.Runner, values []any, _ time.Dur
 	if err := s.take(ctx, r); err != nil || s.ownTable {
 		return t, true, err
 	}
-	found, err = strategy.One(ctx, r, s.findQ, s.args(values), func(scan db.Scan) error {
-		var one int64
-		return scan(&one)
-	})
+	found, err = strategy.Exists(ctx, r, s.findQ, s.args(values)...)
 	return t, found, err
 }
 

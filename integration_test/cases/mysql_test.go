@@ -632,7 +632,7 @@ func TestB050_LockWaitTimeout(t *testing.T) {
 }
 
 // Two names are never taken for one: a name that its column cannot hold is refused
-// before anything runs, in every sql_mode. In the field INSERT IGNORE, and lax
+// before anything runs, in every sql_mode, and so is whatever else a column would cut. In the field INSERT IGNORE, and lax
 // modes, cut long names, and the second was told that it was a duplicate.
 func TestB052_CutNames(t *testing.T) {
 	onMySQL(t, func(t *testing.T, target *matrix.Target[*sql.Tx]) {
@@ -670,16 +670,9 @@ func TestB052_CutNames(t *testing.T) {
 				})
 			}
 		}
-		// Or has given them a collation.
-		target.MustExec(t, "ALTER TABLE exclusive_mark MODIFY mark_key VARCHAR(200) CHARACTER SET utf8mb4 NOT NULL")
-		target.MustExec(t, "ALTER TABLE exclusive_op MODIFY op_id VARCHAR(200) CHARACTER SET utf8mb4 NOT NULL")
-		guard, err := fencing.NewGuard(target.DB, fencing.GuardConfig{})
-		must(t, "guard", err)
-		wantErr(t, "guard", guard.Register(ctx, exclusive.Grant{Key: "k", Token: 1, ID: "id"}), exclusive.ErrSchema)
-		wantErr(t, "once", inTx(ctx, target, func(ctx context.Context, tx *sql.Tx) error {
-			_, err := guard.Once(ctx, tx, "op", nil, func(context.Context) ([]byte, error) { t.Error("it was applied"); return nil, nil })
-			return err
-		}), exclusive.ErrSchema)
+		// Or has given them a collation, or has made them too small for what else is
+		// stored: a grant that is cut is not found again, and a time that is cut is over.
+		t.Run("other_columns", func(t *testing.T) { testSmallColumns(t, lax) })
 		// The twin.
 		target.MustExec(t, "CREATE TABLE naive (id VARCHAR(10) PRIMARY KEY)")
 		target.MustExec(t, "INSERT IGNORE INTO naive VALUES ('tenant-42-jobA')")
@@ -689,6 +682,104 @@ func TestB052_CutNames(t *testing.T) {
 			t.Errorf("INSERT IGNORE keeps cut names apart: %d rows, %v", n, err)
 		}
 	})
+}
+
+// testSmallColumns wants what uses a column of the wrong type to be refused before
+// anything is stored, by an error that names the column and what it must be.
+func testSmallColumns(t *testing.T, target *matrix.Target[*sql.Tx]) {
+	ctx := t.Context()
+	for _, table := range []string{"exclusive_lease", "exclusive_lock", "exclusive_task", "exclusive_task_floor"} {
+		target.MustExec(t, "DROP TABLE "+table)
+	}
+	for _, part := range []string{"fencing_lease", "rowlock_lock", "uniquetask_task", "uniquetask_floor"} {
+		target.Migrate(t, part)
+	}
+	jobs := jobConfig()
+	jobs.TTL, jobs.ExpiresColumn = forever, "expires"
+	target.MustExec(t, `CREATE TABLE job (id varchar(200) PRIMARY KEY, state varchar(20) NOT NULL, token bigint, grant_id varchar(64),
+		expires bigint, fence_token bigint, fence_grant varchar(64))`)
+	addJob(t, target, "k")
+	do := func(x exclusive.Exclusive) error {
+		return x.Do(ctx, "k", func(context.Context, exclusive.Grant) error { t.Error("work has run"); return nil })
+	}
+	leases := func() error { return do(leasesOn(t, target, fencing.Config{})) }
+	tasks := func() error { return do(tasksOn(t, target, uniquetask.Config{})) }
+	job := func() error { return do(moreJobs(t, target, jobs)) }
+	guard := func() error {
+		guard, err := fencing.NewGuard(target.DB, fencing.GuardConfig{})
+		must(t, "guard", err)
+		return guard.Register(ctx, exclusive.Grant{Key: "k", Token: 1, ID: "id"})
+	}
+	once := func() error {
+		x := leasesOn(t, target, fencing.Config{})
+		return inTx(ctx, target, func(ctx context.Context, tx *sql.Tx) error { return second(x.Once(ctx, tx, "op", nil, nil2(t))) })
+	}
+	counter := func() error {
+		tokens, err := redisbackend.NewTokens(target.DB, redisbackend.TokensConfig{})
+		must(t, "tokens", err)
+		return second(tokens.Next(ctx, "k"))
+	}
+	row := func() error {
+		rows, err := fencing.NewRowGuard(target.DB, fencing.RowConfig{Table: "job", KeyColumns: []string{"id"}})
+		must(t, "row guard", err)
+		return inTx(ctx, target, func(ctx context.Context, tx *sql.Tx) error {
+			return rows.Check(ctx, tx, exclusive.Grant{Key: "k", Token: 1, ID: "id"}, "k")
+		})
+	}
+	for _, c := range []struct {
+		table, column, small string
+		use                  func() error
+		must                 string
+	}{
+		{"exclusive_lease", "grant_id", "VARBINARY(20)", leases, "hold a text of 64 characters"},
+		{"exclusive_lease", "token", "INT", leases, "be BIGINT"},
+		{"exclusive_lease", "expires_at", "INT", leases, "be BIGINT"},
+		{"exclusive_mark", "mark_key", "VARCHAR(200) CHARACTER SET utf8mb4", guard, "be VARBINARY(200)"},
+		{"exclusive_mark", "grant_id", "VARBINARY(20)", guard, "hold a text of 64 characters"},
+		{"exclusive_mark", "token", "INT", guard, "be BIGINT"},
+		{"exclusive_op", "op_id", "VARCHAR(200) CHARACTER SET utf8mb4", once, "be VARBINARY(200)"},
+		{"exclusive_op", "payload", "BINARY(20)", once, "hold a text of 32 characters"},
+		{"exclusive_op", "result", "VARBINARY(20)", once, "hold a text of 4294967295 characters"},
+		{"exclusive_task", "task", "VARBINARY(20)", tasks, "be VARBINARY(200)"},
+		{"exclusive_task", "state", "VARBINARY(5)", tasks, "hold a text of 7 characters"},
+		{"exclusive_task", "grant_id", "VARBINARY(20)", tasks, "hold a text of 64 characters"},
+		{"exclusive_task", "free_at", "INT", tasks, "be BIGINT"},
+		{"exclusive_task", "result", "VARBINARY(20)", tasks, "hold a text of 4294967295 characters"},
+		{"exclusive_task_floor", "task", "VARBINARY(20)", tasks, "be VARBINARY(200)"},
+		{"exclusive_task_floor", "token", "INT", tasks, "be BIGINT"},
+		{"exclusive_counter", "counter_key", "VARBINARY(20)", counter, "be VARBINARY(200)"},
+		{"exclusive_counter", "token", "INT", counter, "be BIGINT"},
+		{"job", "grant_id", "varchar(20)", job, "hold a text of 26 characters"},
+		{"job", "grant_id", "int", job, "hold a text of 26 characters"},
+		{"job", "state", "varchar(9)", job, "hold a text of 10 characters"},
+		{"job", "state", "enum('PENDING', 'DONE', 'CANCELLED BY HAND')", job, `have the value "PROCESSING"`},
+		{"job", "token", "int", job, "be BIGINT"},
+		{"job", "expires", "int", job, "be BIGINT"},
+		{"job", "fence_grant", "varchar(20)", row, "hold a text of 26 characters"},
+		{"job", "fence_token", "int", row, "be BIGINT"},
+	} {
+		what := c.table + "." + c.column + " " + c.small
+		var before, null string
+		must(t, what, target.Plain.QueryRowContext(ctx, `SELECT column_type, IF(is_nullable = 'NO', ' NOT NULL', ' NULL') FROM information_schema.columns
+			WHERE table_schema = DATABASE() AND table_name = ? AND column_name = ?`, c.table, c.column).Scan(&before, &null))
+		modify := "ALTER TABLE " + c.table + " MODIFY " + c.column + " "
+		target.MustExec(t, modify+c.small+null)
+		err := c.use()
+		wantErr(t, what, err, exclusive.ErrSchema)
+		if text := err.Error(); !strings.Contains(text, c.table+"."+c.column+" is ") || !strings.Contains(text, " and must "+c.must) {
+			t.Errorf("%s: %v; want what it must be", what, err)
+		}
+		if n := target.Int(t, "SELECT COUNT(*) FROM "+c.table) - target.Int(t, "SELECT COUNT(*) FROM job WHERE ? = 'job' AND state = 'PENDING' AND grant_id IS NULL AND fence_grant IS NULL", c.table); n != 0 {
+			t.Errorf("%s: it has stored something", what)
+		}
+		target.MustExec(t, modify+before+null)
+	}
+	// As they should be.
+	for what, use := range map[string]func() error{"guard": guard, "counter": counter, "row guard": row} {
+		must(t, what, use())
+	}
+	must(t, "do", errors.Join(leasesOn(t, target, fencing.Config{}).Do(ctx, "k", nothing),
+		tasksOn(t, target, uniquetask.Config{}).Do(ctx, "k", nothing), moreJobs(t, target, jobs).Do(ctx, "k", nothing)))
 }
 
 // alike are names that collations take for the same: by case, accent, form or
@@ -797,8 +888,35 @@ func TestB055_IndexLimits(t *testing.T) {
 		test(t, xs)
 		guard, err := fencing.NewGuard(target.DB, fencing.GuardConfig{})
 		must(t, "guard", err)
+		tokens, err := redisbackend.NewTokens(target.DB, redisbackend.TokensConfig{})
+		must(t, "tokens", err)
 		for _, key := range fit {
-			must(t, "mark", guard.Register(t.Context(), exclusive.Grant{Key: key, Token: 1, ID: "id"}))
+			// The longest id that a grant can have is another grant's with its last byte.
+			g := exclusive.Grant{Key: key, Token: 1, ID: strings.Repeat("i", 64)}
+			must(t, "mark", guard.Register(t.Context(), g))
+			must(t, "the same mark", guard.Register(t.Context(), g))
+			g.ID = g.ID[1:] + "j"
+			wantErr(t, "another's mark", guard.Register(t.Context(), g), exclusive.ErrFenced)
+			for range 2 { // the second time it is replayed
+				must(t, "once", inTx(t.Context(), target, func(ctx context.Context, tx *sql.Tx) error {
+					result, err := guard.Once(ctx, tx, key, []byte(key), func(context.Context) ([]byte, error) { return []byte(key), nil })
+					if string(result) != key {
+						t.Errorf("operation %q has the result %q", key, result)
+					}
+					return err
+				}))
+			}
+			if n, err := tokens.Next(t.Context(), key); n != 1 || err != nil {
+				t.Errorf("the first token of %q is %d, %v", key, n, err)
+			}
+		}
+		for _, task := range fit { // each has a floor of its own
+			tasks := tasksOn(t, target, uniquetask.Config{Task: task})
+			must(t, "do", tasks.Do(t.Context(), "floor", nothing))
+			must(t, "forget", tasks.Forget(t.Context(), "floor"))
+		}
+		if n := target.Int(t, "SELECT COUNT(*) FROM exclusive_task_floor WHERE token > 0"); n != int64(len(fit)) {
+			t.Errorf("%d floors; want one for each of %d tasks", n, len(fit))
 		}
 	}
 	matrix.Drivers(t, nil, onSQL)

@@ -55,16 +55,17 @@ func testNoRowReturned[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 	tasks := tasksOn(t, many, uniquetask.Config{Wait: patience})
 	hasty := tasksOn(t, many, uniquetask.Config{})
 	again := func(context.Context) ([]byte, error) { t.Error("it was applied again"); return nil, nil }
+	op := strings.Repeat("o", exclusive.MaxKeyBytes) // nothing depends on its length
 	once := func(ctx context.Context, apply func(context.Context) ([]byte, error)) (result []byte, err error) {
 		err = inTx(ctx, many, func(ctx context.Context, tx Tx) error {
-			result, err = leases.Once(ctx, tx, "op-1", []byte("payload"), apply)
+			result, err = leases.Once(ctx, tx, op, []byte("payload"), apply)
 			return err
 		})
 		return result, err
 	}
 	var wg sync.WaitGroup
 	must(t, "the first transaction", inTx(ctx, target, func(ctx context.Context, tx Tx) error {
-		if _, err := leases.Once(ctx, tx, "op-1", []byte("payload"), func(context.Context) ([]byte, error) { return []byte("r"), nil }); err != nil {
+		if _, err := leases.Once(ctx, tx, op, []byte("payload"), func(context.Context) ([]byte, error) { return []byte("r"), nil }); err != nil {
 			return err
 		}
 		for range callers {
@@ -131,8 +132,8 @@ func testNoRowReturned[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 	wg.Wait()
 }
 
-// A refusal leaves the caller's transaction usable: what was written in it can be
-// committed. In the field a unique violation inside it aborted the transaction, and
+// A refusal leaves the caller's transaction usable, also that of a column which is too
+// short: what was written in it can be committed. In the field a unique violation inside it aborted the transaction, and
 // every later statement failed with 25P02.
 func TestB061_RefusalSparesTransaction(t *testing.T) {
 	t.Parallel()
@@ -148,6 +149,20 @@ func testRefusalSparesTransaction[Tx any](t *testing.T, target *matrix.Target[Tx
 	guard, err := fencing.NewGuard(target.DB, fencing.GuardConfig{})
 	must(t, "guard", err)
 	jobs := jobsOn(t, target, jobConfig(), "")
+	// Columns that are too short for what would be written.
+	target.MustExec(t, "CREATE TABLE shorter (id varchar(20) PRIMARY KEY, state varchar(9) NOT NULL, token bigint, grant_id varchar(20), fence_token integer, fence_grant varchar(20))")
+	target.MustExec(t, "INSERT INTO shorter (id, state) VALUES ('k', 'PENDING')")
+	cfg := jobConfig()
+	cfg.Table = "shorter"
+	shorter := moreJobs(t, target, cfg)
+	rows, err := fencing.NewRowGuard(target.DB, fencing.RowConfig{Table: "shorter", KeyColumns: []string{"id"}})
+	must(t, "row guard", err)
+	wrong := exclusive.ErrSchema
+	if target.Dialect == "sqlite" { // its types have no lengths
+		wrong = nil
+	} else {
+		wantErr(t, "claim of a row with short columns", shorter.Do(ctx, "k", nothing), wrong)
+	}
 	versions, err := casupdate.NewVersioned(target.DB, casupdate.VersionConfig{Table: "job", Key: casupdate.Text("id")})
 	must(t, "versioned", err)
 	addJob(t, target, "k")
@@ -209,6 +224,10 @@ func testRefusalSparesTransaction[Tx any](t *testing.T, target *matrix.Target[Tx
 		"operation without a name":   {func(ctx context.Context, tx Tx) error { return second(leases.Once(ctx, tx, "", nil, nil2(t))) }, exclusive.ErrInvalid},
 		"undeclared transition":      {func(ctx context.Context, tx Tx) error { return jobs.TransitionTx(ctx, tx, "k", "DONE", "x") }, exclusive.ErrInvalid},
 		"check of the actual holder": {func(ctx context.Context, tx Tx) error { return leases.Check(ctx, tx, newer) }, nil},
+		"transition in short columns": {func(ctx context.Context, tx Tx) error {
+			return shorter.TransitionTx(ctx, tx, "k", "PENDING", "DONE")
+		}, wrong},
+		"mark in short columns": {func(ctx context.Context, tx Tx) error { return rows.Check(ctx, tx, newer, "k") }, wrong},
 	} {
 		err := inTx(ctx, target, func(ctx context.Context, tx Tx) error {
 			if err := target.Exec(ctx, tx, target.Bind("INSERT INTO business VALUES (?)"), name); err != nil {

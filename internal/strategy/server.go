@@ -5,8 +5,6 @@ package strategy
 
 import (
 	"context"
-	"fmt"
-	"strings"
 	"sync"
 
 	"github.com/exclusive-go/exclusive"
@@ -21,8 +19,8 @@ type Server[Tx, S any] struct {
 	// Mend says what to do about ErrSchema.
 	Mend string
 
-	// Keys are the columns of our own tables that hold keys.
-	Keys KeyColumns
+	// Columns are checked before the first statement.
+	Columns Columns
 
 	texts func(db.Dialect) S
 	ready func(context.Context, db.Runner, S) error
@@ -34,8 +32,8 @@ type Server[Tx, S any] struct {
 }
 
 // NewServer makes a Server. texts makes the statements for a dialect; ready
-// fails if the schema is not as they need it. strategy names the migrations; for
-// the application's own tables set Mend.
+// fails if the schema is not as they need it, and is nil where the first statement
+// tells. strategy names the migrations; for the application's own tables set Mend.
 func NewServer[Tx, S any](d db.DB[Tx], strategy string, texts func(db.Dialect) S, ready func(context.Context, db.Runner, S) error) *Server[Tx, S] {
 	return &Server[Tx, S]{DB: d, Mend: "apply the " + strategy + " files of package migrations (exclusive migrations check says what differs)", texts: texts, ready: ready}
 }
@@ -55,8 +53,8 @@ func (s *Server[Tx, S]) SQL(ctx context.Context, via db.Runner) (S, error) {
 		}
 	}
 	dialect, err := s.DB.Dialect(ctx, via)
-	if err == nil && (dialect == db.MySQL || dialect == db.MariaDB) {
-		err = s.Keys.check(ctx, via)
+	if err == nil {
+		err = s.Columns.check(ctx, via, dialect)
 	}
 	if err != nil {
 		return *new(S), err
@@ -79,41 +77,6 @@ func (s *Server[Tx, S]) OwnSQL(ctx context.Context) (S, error) {
 	return s.SQL(ctx, s.DB)
 }
 
-// KeyColumns are the columns that hold keys, each as "table.column" without the
-// prefix.
-type KeyColumns struct {
-	Schema, Prefix string
-	Columns        []string
-}
-
-// check fails if a column on MySQL or MariaDB is not what the migrations make: a
-// shorter one would cut keys where sql_mode is not strict, and one with a collation
-// would take different keys for the same. (PostgreSQL and SQLite do neither to
-// bytes.) Tables that are missing show at their first use.
-func (k KeyColumns) check(ctx context.Context, via db.Runner) error {
-	if len(k.Columns) == 0 {
-		return nil
-	}
-	var schema any // NULL: that of the connection
-	if k.Schema != "" {
-		schema = k.Schema
-	}
-	args := []any{schema, int64(exclusive.MaxKeyBytes)}
-	for _, name := range k.Columns {
-		table, column, _ := strings.Cut(name, ".")
-		args = append(args, k.Prefix+table, column)
-	}
-	names, err := Strings(ctx, via, `SELECT CONCAT(TABLE_NAME, '.', COLUMN_NAME) FROM information_schema.COLUMNS
-		WHERE TABLE_SCHEMA = COALESCE(?, DATABASE())
-		AND (DATA_TYPE <> 'varbinary' OR CHARACTER_MAXIMUM_LENGTH < ?)
-		AND (TABLE_NAME, COLUMN_NAME) IN (`+strings.Repeat(", (?, ?)", len(k.Columns))[2:]+`)`, args)
-	if err == nil && len(names) > 0 {
-		err = &exclusive.Error{Op: "check the schema", Kind: exclusive.ErrSchema,
-			Hint: fmt.Sprintf("%s must be VARBINARY(%d), as the migration makes it: otherwise the server may take two keys for one", strings.Join(names, " and "), exclusive.MaxKeyBytes)}
-	}
-	return err
-}
-
 // Checked is OwnSQL after the schema was found to be as it must be, once.
 func (s *Server[Tx, S]) Checked(ctx context.Context) (S, error) {
 	sql, err := s.OwnSQL(ctx)
@@ -126,8 +89,10 @@ func (s *Server[Tx, S]) Checked(ctx context.Context) (S, error) {
 	if checked {
 		return sql, nil
 	}
-	if err := s.ready(ctx, s.DB, sql); err != nil {
-		return sql, err
+	if s.ready != nil {
+		if err := s.ready(ctx, s.DB, sql); err != nil {
+			return sql, err
+		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
