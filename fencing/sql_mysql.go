@@ -154,6 +154,13 @@ func newMySQL(n names) dialect {
 	return m
 }
 
+func (m *mysql) ready(ctx context.Context, r db.Runner) error {
+	if err := m.common.ready(ctx, r); err != nil {
+		return err
+	}
+	return strategy.MeasuresWaits(ctx, r)
+}
+
 // acquire is one round trip when it wins. When it does not, a second one reads
 // who is in the way.
 func (m *mysql) acquire(ctx context.Context, r db.Runner, a acquisition) (acquired, error) {

@@ -82,6 +82,13 @@ func newMySQLFamily(x texter, task []byte) mysqlFamily {
 	return m
 }
 
+func (m *mysqlFamily) ready(ctx context.Context, r db.Runner) error {
+	if err := m.common.ready(ctx, r); err != nil {
+		return err
+	}
+	return strategy.MeasuresWaits(ctx, r)
+}
+
 // claimArgs are the arguments of claimQ.
 func (m *mysqlFamily) claimArgs(c claim) []any {
 	return []any{m.task, []byte(c.run), c.id, c.holder, c.ttl, c.maxAttempts, m.task}

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -28,7 +29,7 @@ func (k Kind) imageVariable() string { return k.Variable() + "_IMAGE" }
 // engine, as the temporary directory does for server programs.
 const tempDirLabel = "exclusive-test.tempdir"
 
-func startContainer(ctx context.Context, kind Kind) (_ *Server, err error) {
+func startContainer(ctx context.Context, kind Kind, options ...string) (_ *Server, err error) {
 	spec := specs[kind]
 	provider, err := engine(ctx)
 	if err != nil {
@@ -42,7 +43,7 @@ func startContainer(ctx context.Context, kind Kind) (_ *Server, err error) {
 	request := testcontainers.ContainerRequest{
 		Image:        kind.image(),
 		Env:          spec.env,
-		Cmd:          spec.command,
+		Cmd:          slices.Concat(spec.command, options),
 		ExposedPorts: []string{fmt.Sprintf("%d/tcp", spec.port)},
 		Labels:       map[string]string{tempDirLabel: os.TempDir()},
 	}

@@ -83,10 +83,10 @@ func Database(t testing.TB, kind Kind) string {
 	return dsn
 }
 
-// Own is Database on a server that the test has for itself, and whose settings it may
-// change. It is never one of the environment: where there is no other source the test
+// Own is Database on a server that the test has for itself, that was started with the
+// options beside the usual ones, and whose settings it may change. It is never one of the environment: where there is no other source the test
 // is skipped, or fails as with [Shared].
-func Own(t testing.TB, kind Kind) (dsn string) {
+func Own(t testing.TB, kind Kind, options ...string) (dsn string) {
 	t.Helper()
 	sources, err := sourcesFromEnv()
 	if err != nil {
@@ -99,7 +99,7 @@ func Own(t testing.TB, kind Kind) (dsn string) {
 	// The first one may have to be downloaded.
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
-	server, err := startFrom(ctx, kind, sources)
+	server, err := startFrom(ctx, kind, sources, options...)
 	if err != nil {
 		skipOrFail(t, kind, err)
 	}

@@ -18,12 +18,12 @@ type debianRoot struct {
 	addUser  string // a user that the packages need but do not make
 }
 
-func startDebian(ctx context.Context, kind Kind) (*Server, error) {
+func startDebian(ctx context.Context, kind Kind, options ...string) (*Server, error) {
 	root, err := specs[kind].root.ensure(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return place{root}.start(ctx, kind)
+	return place{root}.start(ctx, kind, options...)
 }
 
 // ensure returns the folder of the root, made on first use and kept.

@@ -25,12 +25,12 @@ type place struct {
 	root string // "" for this machine
 }
 
-func startProgram(ctx context.Context, kind Kind) (*Server, error) {
-	return place{}.start(ctx, kind)
+func startProgram(ctx context.Context, kind Kind, options ...string) (*Server, error) {
+	return place{}.start(ctx, kind, options...)
 }
 
 // start runs the programs of one kind of server on a temporary directory.
-func (p place) start(ctx context.Context, kind Kind) (_ *Server, err error) {
+func (p place) start(ctx context.Context, kind Kind, options ...string) (_ *Server, err error) {
 	spec := specs[kind]
 	account, err := p.account(spec.user)
 	if err != nil {
@@ -45,6 +45,7 @@ func (p place) start(ctx context.Context, kind Kind) (_ *Server, err error) {
 		return nil, err
 	}
 	plan := spec.plan(p.seenAs(dir), port)
+	plan.serve = append(plan.serve, options...)
 
 	// Look for all programs before anything is done.
 	argvs := [][]string{plan.serve}

@@ -78,9 +78,9 @@ type Server struct {
 // the environment alone.
 func (s *Server) Close() error { return s.close() }
 
-// A starter gets one server from one source. It returns an [unavailable] error
-// when the source has nothing to offer.
-type starter func(ctx context.Context, kind Kind) (*Server, error)
+// A starter gets one server from one source, which it starts with further options. It
+// returns an [unavailable] error when the source has nothing to offer.
+type starter func(ctx context.Context, kind Kind, options ...string) (*Server, error)
 
 var starters = map[Source]starter{
 	Env:       startEnv,
@@ -127,11 +127,11 @@ func Start(ctx context.Context, kind Kind) (*Server, error) {
 	return startFrom(ctx, kind, sources)
 }
 
-func startFrom(ctx context.Context, kind Kind, sources []Source) (*Server, error) {
+func startFrom(ctx context.Context, kind Kind, sources []Source, options ...string) (*Server, error) {
 	missing := &MissingError{Kind: kind}
 	for _, source := range sources {
 		begin := time.Now()
-		s, err := starters[source](ctx, kind)
+		s, err := starters[source](ctx, kind, options...)
 		if err == nil {
 			s.Kind, s.Source, s.StartedIn = kind, source, time.Since(begin)
 			s.close = sync.OnceValue(s.close)
@@ -146,10 +146,13 @@ func startFrom(ctx context.Context, kind Kind, sources []Source) (*Server, error
 	return nil, missing
 }
 
-func startEnv(ctx context.Context, kind Kind) (*Server, error) {
+func startEnv(ctx context.Context, kind Kind, options ...string) (*Server, error) {
 	dsn := os.Getenv(kind.Variable())
-	if dsn == "" {
+	switch {
+	case dsn == "":
 		return nil, unavailablef("%s is not set", kind.Variable())
+	case options != nil:
+		return nil, unavailablef("a server that runs takes no options")
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

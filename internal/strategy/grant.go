@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/exclusive-go/exclusive"
+	"github.com/exclusive-go/exclusive/internal/db"
 )
 
 const (
@@ -23,7 +24,7 @@ const (
 	MaxWaited = "1000000"
 
 	// MySQLWaited is how long the statement has run: SYSDATE is the time of
-	// evaluation, NOW that of the statement's beginning.
+	// evaluation, NOW that of the statement's beginning. See MeasuresWaits.
 	MySQLWaited = `TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6))`
 )
 
@@ -45,6 +46,17 @@ func Impatient(ctx context.Context, claim func(context.Context) error) (gaveUp b
 		return true, nil
 	}
 	return false, err
+}
+
+// MeasuresWaits fails on a MySQL or MariaDB where MySQLWaited is always 0.
+func MeasuresWaits(ctx context.Context, r db.Runner) error {
+	var later bool
+	_, err := One(ctx, r, `SELECT SLEEP(0.001) >= 0 AND SYSDATE(6) > NOW(6)`, nil, func(scan db.Scan) error { return scan(&later) })
+	if err == nil && !later {
+		err = &exclusive.Error{Op: "check the server", Kind: exclusive.ErrUnsupported,
+			Hint: "SYSDATE() does not tell how long a statement has run, so a claim whose caller has gone could take the key late: start the server without --sysdate-is-now"}
+	}
+	return err
 }
 
 // The limits of Settle.
