@@ -226,29 +226,26 @@ func refused(key string, r row, found bool) error {
 
 // Renew implements lease.Backend.
 func (s store[Tx]) Renew(ctx context.Context, grants []exclusive.Grant) (lost, waiting []string, err error) {
-	d, err := s.server.OwnSQL(ctx)
-	if err != nil {
-		return nil, nil, s.server.Fail(ctx, "renew", "", err)
-	}
-	var renewed []string
-	if d.texts.renewReturns {
-		text, args := d.renewal(s.calls(grants))
-		renewed, err = strategy.Strings(ctx, s.server.DB, text, args)
-	} else {
-		renewed, err = lease.Counted(grants, func(grants []exclusive.Grant) (int64, error) {
+	return s.server.Renew(ctx, func(ctx context.Context, d *dialect) (lost, waiting []string, err error) {
+		var renewed []string
+		if d.texts.renewReturns {
 			text, args := d.renewal(s.calls(grants))
-			res, err := s.server.DB.Exec(ctx, text, args...)
-			return res.Rows, err
+			renewed, err = strategy.Strings(ctx, s.server.DB, text, args)
+		} else {
+			renewed, err = lease.Counted(grants, func(grants []exclusive.Grant) (int64, error) {
+				text, args := d.renewal(s.calls(grants))
+				res, err := s.server.DB.Exec(ctx, text, args...)
+				return res.Rows, err
+			})
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		return lease.Unrenewed(grants, renewed, func(g exclusive.Grant) (bool, error) {
+			r, found, err := d.read(ctx, s.server.DB, s.calls([]exclusive.Grant{g})[0], false)
+			return found && r.is == isClaimed && r.grant == g.ID, err
 		})
-	}
-	if err != nil {
-		return nil, nil, s.server.Fail(ctx, "renew", "", err)
-	}
-	lost, waiting, err = lease.Unrenewed(grants, renewed, func(g exclusive.Grant) (bool, error) {
-		r, found, err := d.read(ctx, s.server.DB, s.calls([]exclusive.Grant{g})[0], false)
-		return found && r.is == isClaimed && r.grant == g.ID, err
 	})
-	return lost, waiting, s.server.Fail(ctx, "renew", "", err)
 }
 
 // calls are the arguments for grants of this process, whose keys are good.

@@ -176,18 +176,16 @@ func (b backend[Tx]) Acquire(ctx context.Context, key, id string, waiting bool) 
 
 // Renew implements lease.Backend.
 func (b backend[Tx]) Renew(ctx context.Context, grants []exclusive.Grant) (lost, waiting []string, err error) {
-	d, err := b.server.OwnSQL(ctx)
-	if err != nil {
-		return nil, nil, b.server.Fail(ctx, "renew", "", err)
-	}
-	renewed, err := d.renew(ctx, b.server.DB, grants, b.cfg.TTL.Microseconds())
-	if err == nil {
-		lost, waiting, err = lease.Unrenewed(grants, renewed, func(g exclusive.Grant) (bool, error) {
+	return b.server.Renew(ctx, func(ctx context.Context, d dialect) (lost, waiting []string, err error) {
+		renewed, err := d.renew(ctx, b.server.DB, grants, b.cfg.TTL.Microseconds())
+		if err != nil {
+			return nil, nil, err
+		}
+		return lease.Unrenewed(grants, renewed, func(g exclusive.Grant) (bool, error) {
 			row, found, err := d.lease(ctx, b.server.DB, g.Key, false)
 			return found && row.id == g.ID && row.live(), err
 		})
-	}
-	return lost, waiting, b.server.Fail(ctx, "renew", "", err)
+	})
 }
 
 // Release implements lease.Backend.

@@ -316,19 +316,16 @@ func (s store[Tx]) Acquire(ctx context.Context, key, id string, waiting bool) (g
 
 // Renew implements lease.Backend.
 func (s store[Tx]) Renew(ctx context.Context, grants []exclusive.Grant) (lost, waiting []string, err error) {
-	d, err := s.server.OwnSQL(ctx)
-	if err != nil {
-		return nil, nil, s.server.Fail(ctx, "renew", "", err)
-	}
-	extended, err := d.renew(ctx, s.server.DB, grants, s.cfg.TTL.Microseconds())
-	if err != nil {
-		return nil, nil, s.server.Fail(ctx, "renew", "", err)
-	}
-	lost, waiting, err = lease.Unrenewed(grants, extended, func(g exclusive.Grant) (bool, error) {
-		r, found, err := d.read(ctx, s.server.DB, g.Key, false)
-		return found && r.id == g.ID && r.live(), err
+	return s.server.Renew(ctx, func(ctx context.Context, d dialect) (lost, waiting []string, err error) {
+		extended, err := d.renew(ctx, s.server.DB, grants, s.cfg.TTL.Microseconds())
+		if err != nil {
+			return nil, nil, err
+		}
+		return lease.Unrenewed(grants, extended, func(g exclusive.Grant) (bool, error) {
+			r, found, err := d.read(ctx, s.server.DB, g.Key, false)
+			return found && r.id == g.ID && r.live(), err
+		})
 	})
-	return lost, waiting, s.server.Fail(ctx, "renew", "", err)
 }
 
 // Release implements lease.Backend: it gives back a claim whose answer was

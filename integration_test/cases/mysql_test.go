@@ -950,63 +950,71 @@ func compact(t *testing.T, target *matrix.Target[*sql.Tx]) {
 	}
 }
 
-// galera is an adapter to a node of a cluster that finds conflicts at COMMIT, and
-// at the implied one of a statement: the server rolls back and answers 1213.
-type galera struct {
-	db.DB[*sql.Tx]
+// refuser is an adapter to a server that finds conflicts: it rolls back what a number
+// of statements, in a transaction or not, and of COMMITs belong to, and answers err.
+type refuser[Tx any] struct {
+	db.DB[Tx]
+	err                 error
 	commits, statements atomic.Int64 // how many are refused
 }
 
 func refuse(left *atomic.Int64) bool { return left.Add(-1) >= 0 }
 
+// errCertification is how a node of Galera says that another one was first.
 var errCertification = &mysql.MySQLError{Number: 1213, Message: "Deadlock found when trying to get lock; try restarting transaction"}
 
-func (g *galera) Commit(ctx context.Context, tx *sql.Tx) error {
-	if refuse(&g.commits) {
-		return errors.Join(errCertification, g.DB.Rollback(tx))
+func (r *refuser[Tx]) Commit(ctx context.Context, tx Tx) error {
+	if refuse(&r.commits) {
+		return errors.Join(r.err, r.DB.Rollback(tx))
 	}
-	return g.DB.Commit(ctx, tx)
+	return r.DB.Commit(ctx, tx)
 }
 
-func (g *galera) Exec(ctx context.Context, query string, args ...any) (db.Result, error) {
-	return refusing{g.DB, g}.Exec(ctx, query, args...)
+func (r *refuser[Tx]) Exec(ctx context.Context, query string, args ...any) (db.Result, error) {
+	return refusing[Tx]{r.DB, r}.Exec(ctx, query, args...)
 }
 
-func (g *galera) Query(ctx context.Context, query string, args []any, each func(db.Scan) error) error {
-	return refusing{g.DB, g}.Query(ctx, query, args, each)
+func (r *refuser[Tx]) Query(ctx context.Context, query string, args []any, each func(db.Scan) error) error {
+	return refusing[Tx]{r.DB, r}.Query(ctx, query, args, each)
 }
 
-// Within has the statements of a transaction refused as well.
-func (g *galera) Within(tx *sql.Tx) (db.Runner, error) {
-	r, err := g.DB.Within(tx)
-	return refusing{r, g}, err
+func (r *refuser[Tx]) Within(tx Tx) (db.Runner, error) {
+	runner, err := r.DB.Within(tx)
+	return refusing[Tx]{runner, r}, err
 }
 
-type refusing struct {
+func (r *refuser[Tx]) Pin(ctx context.Context, tx Tx) error {
+	if pinner, ok := r.DB.(db.Pinner[Tx]); ok {
+		return pinner.Pin(ctx, tx)
+	}
+	return nil
+}
+
+func (r *refuser[Tx]) Unpin(ctx context.Context, tx Tx) error {
+	if pinner, ok := r.DB.(db.Pinner[Tx]); ok {
+		return pinner.Unpin(ctx, tx)
+	}
+	return nil
+}
+
+// refusing are the statements of a refuser.
+type refusing[Tx any] struct {
 	db.Runner
-	g *galera
+	by *refuser[Tx]
 }
 
-func (r refusing) Exec(ctx context.Context, query string, args ...any) (db.Result, error) {
-	if refuse(&r.g.statements) {
-		return db.Result{}, errCertification
+func (r refusing[Tx]) Exec(ctx context.Context, query string, args ...any) (db.Result, error) {
+	if refuse(&r.by.statements) {
+		return db.Result{}, r.by.err
 	}
 	return r.Runner.Exec(ctx, query, args...)
 }
 
-func (r refusing) Query(ctx context.Context, query string, args []any, each func(db.Scan) error) error {
-	if refuse(&r.g.statements) {
-		return errCertification
+func (r refusing[Tx]) Query(ctx context.Context, query string, args []any, each func(db.Scan) error) error {
+	if refuse(&r.by.statements) {
+		return r.by.err
 	}
 	return r.Runner.Query(ctx, query, args, each)
-}
-
-func (g *galera) Pin(ctx context.Context, tx *sql.Tx) error {
-	return g.DB.(db.Pinner[*sql.Tx]).Pin(ctx, tx)
-}
-
-func (g *galera) Unpin(ctx context.Context, tx *sql.Tx) error {
-	return g.DB.(db.Pinner[*sql.Tx]).Unpin(ctx, tx)
 }
 
 // conflicts fails unless err is the server's conflict and nothing else: neither a
@@ -1028,7 +1036,7 @@ func TestB056_ConflictAtCommit(t *testing.T) {
 	onMySQL(t, strategies.Each(func(t *testing.T, target *matrix.Target[*sql.Tx], s strategies.Strategy[*sql.Tx]) {
 		ctx := t.Context()
 		place := s.SetUp(t, target)
-		server := &galera{DB: target.DB}
+		server := &refuser[*sql.Tx]{DB: target.DB, err: errCertification}
 		node := *target
 		node.DB = server
 		x := place.New(t, &node, exclusivetest.Config{})

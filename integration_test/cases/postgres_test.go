@@ -277,54 +277,241 @@ func second[T any](_ T, err error) error { return err }
 // server's code. In the field 40001 came out of lock operations as an unknown error.
 func TestB062_SerializationFailures(t *testing.T) {
 	t.Parallel()
-	matrix.Drivers(t, strategies.Each(testSerializationFailures[pgx.Tx]), strategies.Each(testSerializationFailures[*sql.Tx]), "postgres", "mysql", "mariadb")
+	matrix.Drivers(t, strategies.EachAlone(testSerializationFailures[pgx.Tx]), strategies.EachAlone(testSerializationFailures[*sql.Tx]), "postgres", "mysql", "mariadb")
 }
 
 func testSerializationFailures[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Strategy[Tx]) {
 	place := s.SetUp(t, target)
-	const workers = 8
 	for _, level := range []string{"repeatable read", "serializable"} {
-		strict := target.Isolated(t, level)
-		x := place.New(t, strict, exclusivetest.Config{})
-		other := place.New(t, target.Isolated(t, level), exclusivetest.Config{})
-		for range size(50, 2) { // keys, with four operations of each worker
-			plain, committed := place.MustKey(t), place.MustKey(t)
-			var ran, wrote atomic.Int64
-			var wg sync.WaitGroup
-			for i := range workers {
-				x := x
-				if i%2 == 1 {
-					x = other
-				}
-				wg.Go(func() {
-					for range 2 {
-						err := x.Do(t.Context(), plain, func(context.Context, exclusive.Grant) error { ran.Add(1); return nil })
-						if err != nil && !errors.Is(err, exclusive.ErrHeld) && !errors.Is(err, exclusive.ErrDone) {
-							t.Errorf("%s: do: %v", level, err)
-						}
-						err = x.Do(t.Context(), committed, func(ctx context.Context, g exclusive.Grant) error {
-							err := x.Commit(ctx, g, func(ctx context.Context, tx Tx) error { return place.Write(ctx, tx, committed, "written") })
-							if err == nil {
-								wrote.Add(1)
-							}
-							return err
-						})
-						// What apply did may conflict with others.
-						if err != nil && !errors.Is(err, exclusive.ErrHeld) && !errors.Is(err, exclusive.ErrDone) && !errors.Is(err, exclusive.ErrConflict) {
-							t.Errorf("%s: do with commit: %v", level, err)
-						}
-					}
-				})
+		t.Run(strings.ReplaceAll(level, " ", "_"), func(t *testing.T) {
+			strict := target.Isolated(t, level)
+			testContended(t, target, strict, target.Isolated(t, level), place, s)
+			err := testOwnConflict(t, target, strict, place, s)
+			if _, ok := leaseEnds[s.Name]; ok {
+				testRenewedInConflict(t, target, strict, place, s, err)
 			}
-			wg.Wait()
-			_, stored := place.Stored(t, committed)
-			if stored != wrote.Load() {
-				t.Errorf("%s: %d effects are stored of %d commits", level, stored, wrote.Load())
-			}
-			if s.Promises.OncePerKey && (ran.Load() != 1 || stored > 1) || ran.Load() == 0 {
-				t.Errorf("%s: %d runs, %d effects", level, ran.Load(), stored)
+		})
+	}
+}
+
+func testContended[Tx any](t *testing.T, target, strict, another *matrix.Target[Tx], place *strategies.Place[Tx], s strategies.Strategy[Tx]) {
+	const workers = 8
+	x, other := place.New(t, strict, exclusivetest.Config{}), place.New(t, another, exclusivetest.Config{})
+	allowed := func(err error, more ...error) bool {
+		for _, kind := range append(more, exclusive.ErrHeld, exclusive.ErrDone) {
+			if errors.Is(err, kind) {
+				return true
 			}
 		}
+		return err == nil
+	}
+	for range size(50, 2) { // keys, with four operations of each worker
+		plain, committed := place.MustKey(t), place.MustKey(t)
+		var ran, wrote atomic.Int64
+		run := func(context.Context, exclusive.Grant) error { ran.Add(1); return nil }
+		commit := func(x exclusive.Transactional[Tx]) error {
+			return x.Do(t.Context(), committed, func(ctx context.Context, g exclusive.Grant) error {
+				err := x.Commit(ctx, g, func(ctx context.Context, tx Tx) error { return place.Write(ctx, tx, committed, "written") })
+				if err == nil {
+					wrote.Add(1)
+				}
+				return err
+			})
+		}
+		var wg sync.WaitGroup
+		for i := range workers {
+			x := x
+			if i%2 == 1 {
+				x = other
+			}
+			wg.Go(func() {
+				for range 2 {
+					if err := x.Do(t.Context(), plain, run); !allowed(err) {
+						t.Errorf("do: %v", err)
+					}
+					// What apply did may conflict with others.
+					if err := commit(x); !allowed(err, exclusive.ErrConflict) {
+						t.Errorf("do with commit: %v", err)
+					} else if errors.Is(err, exclusive.ErrConflict) && serverCode(err) == "" {
+						t.Errorf("the server's code cannot be reached in %v", err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		// Whoever was in conflict calls again.
+		for err := commit(x); err != nil && !errors.Is(err, exclusive.ErrDone); err = commit(x) {
+			wantErr(t, "do with commit, alone", err, exclusive.ErrConflict)
+		}
+		_, stored := place.Stored(t, committed)
+		if stored != wrote.Load() || stored == 0 {
+			t.Errorf("%d effects are stored of %d commits", stored, wrote.Load())
+		}
+		if s.Promises.OncePerKey && (ran.Load() != 1 || stored != 1) || ran.Load() == 0 {
+			t.Errorf("%d runs, %d effects", ran.Load(), stored)
+		}
+	}
+}
+
+// proves is the row that proves a grant of a strategy in the caller's transaction.
+var proves = map[string]struct{ table, key, set string }{
+	"casupdate":                 {"job", "id", "holder"},
+	"casupdate_leased":          {"job", "id", "holder"},
+	"uniquetask":                {"exclusive_task", "run", "holder"},
+	"fencing":                   {"exclusive_lease", "lease_key", "holder"},
+	"fencing_guarded_here":      {"exclusive_mark", "mark_key", "token"},
+	"fencing_guarded_elsewhere": {"exclusive_mark", "mark_key", "token"},
+	"redisbackend_guarded":      {"exclusive_mark", "mark_key", "token"},
+}
+
+// testOwnConflict brings a conflict about in transactions of the caller's, and returns
+// it as the driver tells it.
+func testOwnConflict[Tx any](t *testing.T, target, strict *matrix.Target[Tx], place *strategies.Place[Tx], s strategies.Strategy[Tx]) (conflict error) {
+	ctx := t.Context()
+	want := map[string]string{"postgres": "40001", "mysql": "1213", "mariadb": "1213"}[target.Dialect]
+	is := func(what string, err error) {
+		t.Helper()
+		wantErr(t, what, err, exclusive.ErrConflict)
+		not(t, what, err, exclusive.ErrLost, exclusive.ErrFenced, exclusive.ErrUnavailable)
+		if code := serverCode(err); code != want {
+			t.Errorf("%s: the server's code is %q in %v; want %s", what, code, err, want)
+		}
+	}
+	x := place.New(t, strict, exclusivetest.Config{TTL: forever, NoRenew: true})
+	key, mine := place.MustKey(t), place.MustKey(t)
+	arg := func(table string) any {
+		if strings.HasPrefix(table, "exclusive_") {
+			return []byte(key)
+		}
+		return key
+	}
+	// inConflict has do need a row that another session has changed since this
+	// transaction began, or has locked and waits for this one.
+	inConflict := func(ctx context.Context, tx Tx, table, column, set string, do func() error) (err error) {
+		if target.Dialect == "postgres" {
+			if _, err := place.Read(ctx, tx, key); err != nil { // the snapshot
+				return err
+			}
+			target.MustExec(t, "UPDATE "+table+" SET "+set+" = "+set+" WHERE "+column+" = ?", arg(table))
+			return do()
+		}
+		other := session.Begin(t, target.Plain)
+		other.Exec("UPDATE heavy SET n = n + 1") // the server gives up the lighter one
+		other.Int("SELECT COUNT(*) FROM (SELECT "+set+" FROM "+table+" WHERE "+column+" = ? FOR UPDATE) l", arg(table))
+		if err := place.Write(ctx, tx, mine, "lost"); err != nil {
+			return err
+		}
+		waits := make(chan struct{})
+		go func() {
+			defer close(waits)
+			other.Try("SELECT n FROM result WHERE name = ? FOR UPDATE", mine)
+		}()
+		session.AwaitWaiting(t, target.Plain, target.Dialect, 1, nil)
+		err = do()
+		<-waits
+		other.Rollback()
+		return err
+	}
+	if target.Dialect != "postgres" {
+		target.MustExec(t, "CREATE TABLE IF NOT EXISTS heavy (n int)")
+		target.MustExec(t, "INSERT INTO heavy VALUES (1)"+strings.Repeat(", (1)", 200))
+	}
+
+	applied := 0
+	err := x.Do(ctx, key, func(ctx context.Context, g exclusive.Grant) error {
+		if row, ok := proves[s.Name]; ok { // rowlock checks no transaction but its own
+			is("check", inTx(ctx, strict, func(ctx context.Context, tx Tx) error {
+				return inConflict(ctx, tx, row.table, row.key, row.set, func() error { return x.Check(ctx, tx, g) })
+			}))
+		}
+		err := x.Commit(ctx, g, func(ctx context.Context, tx Tx) error {
+			applied++
+			return inConflict(ctx, tx, "result", "name", "n", func() error {
+				conflict = place.Write(ctx, tx, key, "written")
+				return conflict
+			})
+		})
+		if s.Name == "rowlock" && target.Dialect == "postgres" {
+			must(t, "commit", err) // it reads the world from after its lock
+			return nil
+		}
+		is("commit", err)
+		return err
+	})
+	if s.Name == "rowlock" && target.Dialect == "postgres" {
+		must(t, "do", err)
+		return nil
+	}
+	is("do", err)
+	if _, n := place.Stored(t, key); n != 0 || applied != 1 {
+		t.Errorf("%d effects, applied %d times", n, applied)
+	}
+	if body, _ := place.Stored(t, mine); body != "" {
+		t.Errorf("%q is stored of a transaction in conflict", body)
+	}
+	return conflict
+}
+
+// leaseEnds is when the lease of a key ends, of strategies whose leases are on this
+// server and are renewed.
+var leaseEnds = map[string]string{
+	"casupdate_leased":     "SELECT expires_at FROM job WHERE id = ?",
+	"uniquetask":           "SELECT free_at FROM exclusive_task WHERE run = ?",
+	"fencing":              "SELECT expires_at FROM exclusive_lease WHERE lease_key = ?",
+	"fencing_guarded_here": "SELECT expires_at FROM exclusive_lease WHERE lease_key = ?",
+}
+
+// testRenewedInConflict has the renewal of a lease meet conflict, while others want its
+// key.
+func testRenewedInConflict[Tx any](t *testing.T, target, strict *matrix.Target[Tx], place *strategies.Place[Tx], s strategies.Strategy[Tx], conflict error) {
+	server := &refuser[Tx]{DB: strict.DB, err: conflict}
+	node := *strict
+	node.DB = server
+	x := place.New(t, &node, exclusivetest.Config{TTL: 3 * time.Second})
+	other := place.New(t, strict, exclusivetest.Config{})
+	key := place.MustKey(t)
+	ends := func() int64 {
+		var arg any = []byte(key)
+		if s.Table == "casupdate" {
+			arg = key
+		}
+		return target.Int(t, leaseEnds[s.Name], arg)
+	}
+	over := make(chan struct{})
+	var others sync.WaitGroup
+	must(t, "do", x.Do(t.Context(), key, func(ctx context.Context, _ exclusive.Grant) error {
+		for range 3 {
+			others.Go(func() {
+				for {
+					select {
+					case <-over:
+						return
+					default:
+					}
+					if err := other.Do(t.Context(), key, nothing); !errors.Is(err, exclusive.ErrHeld) {
+						t.Errorf("another worker: %v", err)
+						return
+					}
+				}
+			})
+		}
+		defer others.Wait()
+		defer close(over)
+		before := ends()
+		server.statements.Store(2)
+		await(t, "a renewal after conflicts", func() bool { return server.statements.Load() <= 0 && ends() > before })
+		return context.Cause(ctx)
+	}))
+
+	if l, ok := any(x).(exclusive.Leaser); ok {
+		lease := acquire(t, l, place.MustKey(t))
+		server.statements.Store(2)
+		must(t, "renew in conflict", lease.Renew(t.Context()))
+		if server.statements.Swap(0) > 0 {
+			t.Error("renew has met no conflict")
+		}
+		server.statements.Store(2)
+		must(t, "release in conflict", lease.Release(t.Context()))
 	}
 }
 

@@ -100,6 +100,21 @@ func (s *Server[Tx, S]) Checked(ctx context.Context) (S, error) {
 	return sql, nil
 }
 
+// Renew is what every Renew of a lease.Backend does around renew, which sends it. A
+// conflict, which a default isolation may bring, is nothing that the caller is told:
+// the lease is there, and to renew twice does no harm.
+func (s *Server[Tx, S]) Renew(ctx context.Context, renew func(ctx context.Context, sql S) (lost, waiting []string, err error)) (lost, waiting []string, err error) {
+	err = db.Retry(ctx, s.DB, func(ctx context.Context) error {
+		sql, err := s.OwnSQL(ctx)
+		if err != nil {
+			return err
+		}
+		lost, waiting, err = renew(ctx, sql)
+		return err
+	})
+	return lost, waiting, s.Fail(ctx, "renew", "", err)
+}
+
 // Within prepares to run statements in the caller's transaction.
 func (s *Server[Tx, S]) Within(ctx context.Context, op, key string, tx Tx) (sql S, r db.Runner, err error) {
 	r, err = s.DB.Within(tx)

@@ -49,6 +49,13 @@ func (s *Session) Int(query string, args ...any) (n int64) {
 	return n
 }
 
+// Try runs a query that may fail, or end with the transaction.
+func (s *Session) Try(query string, args ...any) {
+	if rows, err := s.tx.QueryContext(s.t.Context(), query, args...); err == nil {
+		_ = rows.Close()
+	}
+}
+
 // Commit ends the transaction and lets its locks go.
 func (s *Session) Commit() {
 	s.t.Helper()
