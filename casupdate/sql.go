@@ -22,13 +22,11 @@ type texts struct {
 	prove                     string // a row if the grant is current, which stays locked
 	lockedRead                string // the row; waits for its lock
 	renew                     string // extends the claims of {batch}, except locked ones
-	update                    string // of a row with the version {:version}
 	lockedVersion             string // reads it; waits for its lock
 	now, timestamp            string // the clock: microseconds, and for timestamps
 	stateText                 string // the state as text
 	unpadded                  string // makes text without padding of a column of type char(n)
 	exactly                   string // {column} is {:bytes}, byte for byte
-	touch                     string // {:to}, telling by LAST_INSERT_ID that a row was matched
 	index, empty              string // if not empty: the name of the key's index; nothing, if there is a table
 	claimReturns, byLastID    bool   // claim returns the row, refused or not; answers are in LastID
 	renewReturns, bytesAsText bool   // renew returns grant ids; {:bytes} is a string
@@ -121,7 +119,7 @@ func newBuilder(d db.Dialect, schema, table string, key Key) *builder {
 	b := &builder{
 		dialect: d, texts: t,
 		names:  map[string]string{"table": ident.Quote(quote(d), schema, table)},
-		pieces: map[string]string{"now": t.now, "timestamp": t.timestamp, "touch": t.touch},
+		pieces: map[string]string{"now": t.now, "timestamp": t.timestamp},
 		params: map[string]any{"id": grantID{}},
 	}
 	var same, aliased, joined []string
@@ -353,8 +351,8 @@ func ready(ctx context.Context, r db.Runner, q *dialect) error {
 	return nil
 }
 
-// The statements that are the same everywhere. Each changes the state of a row
-// that it matches, so that MySQL counts it whatever the DSN says.
+// The statements that are the same everywhere. Each that writes changes a row that it
+// matches, except a transition that stays, so that MySQL counts it whatever the DSN says.
 const (
 	finishText = `UPDATE {table} SET {state} = {:done}{raise}{on_done} WHERE {current}`
 	revertText = `UPDATE {table} SET {state} = {:from}{raise}{on_revert} WHERE {current}`
@@ -362,8 +360,9 @@ const (
 	readText   = `SELECT {columns} FROM {table} WHERE {row}`
 	proveText  = `SELECT 1 FROM {table} WHERE {current}`
 
-	// {touch}: the row may stay as it is.
-	transitionText = `UPDATE {table} SET {state} = {touch}{stamp}{raise}{set} WHERE {row} AND {from}`
+	transitionText = `UPDATE {table} SET {state} = {:to}{stamp}{raise}{set} WHERE {row} AND {state} = {:from}`
+	inFromText     = `SELECT 1 FROM {table} WHERE {row} AND {state} = {:from} FOR UPDATE` // see stays
+	updateText     = `UPDATE {table} SET {version} = {version} + 1{set} WHERE {row} AND {version} = {:version}`
 	versionText    = `SELECT {version} FROM {table} WHERE {row}`
 )
 
@@ -437,26 +436,28 @@ func (q *dialect) read(ctx context.Context, r db.Runner, c call, lock bool) (out
 	return out, found, err
 }
 
-// transition moves the row from one state to another, or finds that this call
-// has done so before.
+// stays reports whether a row that makes a transition may stay as it is. Whether MySQL
+// counts such a row depends on the DSN (clientFoundRows).
+func (q *dialect) stays(t Transition) bool {
+	return q.texts.byLastID && same(t.From, t.To) && q.cfg.GrantColumn == "" && q.cfg.VersionColumn == ""
+}
+
+// transition moves the row from one state to another. If it stays r must be a
+// transaction: then the row is locked and found in its state first.
 func (q *dialect) transition(ctx context.Context, r db.Runner, c call, t Transition, set []assignment) (bool, error) {
 	b := q.clone()
 	b.params["from"], b.params["to"] = t.From, t.To
 	b.assign("set", set)
-	b.pieces["from"] = "{state} = {:from}"
-	if _, stamped := b.names["grant"]; stamped {
-		b.pieces["from"] = "({state} = {:from} OR ({state} = {:to} AND {grant} = {:id}))"
+	stays := q.stays(t)
+	if stays {
+		s := b.statement(inFromText)
+		if found, err := strategy.Exists(ctx, r, s.text, s.bind(c, q.texts.bytesAsText)...); err != nil || !found {
+			return false, err
+		}
 	}
 	s := b.statement(transitionText)
-	return q.touched(ctx, r, &s, c)
-}
-
-// touched runs a statement of which the matched row may stay as it is.
-func (b *builder) touched(ctx context.Context, r db.Runner, s *statement, c call) (bool, error) {
-	res, err := r.Exec(ctx, s.text, s.bind(c, b.texts.bytesAsText)...)
-	// On MySQL a row that stays as it is need not count, and LAST_INSERT_ID does
-	// not come back if the table has a trigger.
-	return res.Rows > 0 || res.LastID > 0, err
+	changed, err := q.change(ctx, r, &s, c)
+	return err == nil && (changed || stays), err
 }
 
 // renewal is the statement that extends claims, except those whose rows are

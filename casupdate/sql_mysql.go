@@ -16,10 +16,6 @@ var mysqlTexts = texts{
 
 	exactly: strategy.Exactly(db.MySQL),
 
-	// Whether a matched row counts that stays as it is depends on the DSN
-	// (clientFoundRows). The function is evaluated for a matched row only.
-	touch: `IF(LAST_INSERT_ID(1), {:to}, NULL)`,
-
 	// UPDATE cannot skip a locked row, a derived table can. LIMIT keeps it from
 	// being merged into the UPDATE, and STRAIGHT_JOIN has it read first. It is
 	// a locking read, so the row is as it says until the UPDATE has changed it.
@@ -42,7 +38,6 @@ var mysqlTexts = texts{
 	renew: `UPDATE (SELECT {keys} FROM {table} FORCE INDEX ({index}) WHERE {state} = {:claimed} AND ({batch}) LIMIT {size} FOR UPDATE SKIP LOCKED) mine
 		STRAIGHT_JOIN {table} FORCE INDEX ({index}) ON {same_keys} SET {expires} = GREATEST({expires} + 1, {now} + {:ttl}){raise}`,
 
-	update: `UPDATE {table} SET {version} = LAST_INSERT_ID({version} + 1){set} WHERE {row} AND {version} = {:version}`,
 	// A locking read: a plain one could show an old snapshot.
 	lockedVersion: versionText + ` FOR UPDATE`,
 }

@@ -13,7 +13,6 @@ var postgresTexts = texts{
 	claimReturns: true,
 	renewReturns: true,
 	bytesAsText:  true,
-	touch:        `{:to}`,
 
 	exactly: strategy.Exactly(db.Postgres),
 
@@ -46,6 +45,5 @@ var postgresTexts = texts{
 		UPDATE {table} SET {expires} = GREATEST({expires}, {now} + {:ttl}){raise}
 		FROM mine WHERE {same_keys} RETURNING {grant}{unpadded}`,
 
-	update:        `UPDATE {table} SET {version} = {version} + 1{set} WHERE {row} AND {version} = {:version}`,
 	lockedVersion: versionText + ` FOR NO KEY UPDATE`,
 }

@@ -16,7 +16,6 @@ var sqliteTexts = texts{
 	stateText:    `CAST({state} AS TEXT)`,
 	renewReturns: true,
 	bytesAsText:  true,
-	touch:        `{:to}`,
 
 	exactly: strategy.Exactly(db.SQLite),
 
@@ -28,6 +27,5 @@ var sqliteTexts = texts{
 	renew: `UPDATE {table} SET {expires} = MAX({expires}, {now} + {:ttl}){raise}
 		WHERE {state} = {:claimed} AND ({batch}) RETURNING {grant}`,
 
-	update:        `UPDATE {table} SET {version} = {version} + 1{set} WHERE {row} AND {version} = {:version}`,
 	lockedVersion: `UPDATE {table} SET {version} = {version} WHERE {row} RETURNING {version}`,
 }

@@ -11,7 +11,9 @@ import (
 // Transition moves a row from one state to another in a statement of its own,
 // if Config.Transitions allows that. sets are columns to set as well. The two
 // states may be the same: then it sets columns while the row is in that state.
-// It waits for a transaction that has locked the row.
+// It waits for a transaction that has locked the row. On MySQL and MariaDB, without a
+// GrantColumn or a VersionColumn, such a one is a transaction: nothing else tells
+// whether a row was there that stays as it is.
 //
 // If the row is not in state from nothing is changed: ErrNoRow, ErrDone (it is
 // in state to already), ErrHeld (it is claimed), or ErrConflict with a
@@ -35,9 +37,14 @@ func (t *Table[Tx]) Transition(ctx context.Context, key string, from, to any, se
 	}
 	var ok bool
 	err = t.retry(ctx, func(ctx context.Context) error {
-		var err error
-		ok, err = d.transition(ctx, t.server.DB, tr.call, tr.Transition, tr.set)
-		return err
+		move := func(ctx context.Context, _ Tx, r db.Runner) (err error) {
+			ok, err = d.transition(ctx, r, tr.call, tr.Transition, tr.set)
+			return err
+		}
+		if d.stays(tr.Transition) {
+			return db.InTx(ctx, t.server.DB, move)
+		}
+		return move(ctx, *new(Tx), t.server.DB)
 	})
 	switch {
 	case err != nil && ctx.Err() == nil && db.MayHaveRun(t.server.DB, err):
@@ -49,8 +56,12 @@ func (t *Table[Tx]) Transition(ctx context.Context, key string, from, to any, se
 		return nil
 	}
 	r, found, err := d.read(ctx, t.server.DB, tr.call, false)
-	if err != nil {
+	switch {
+	case err != nil:
 		return t.server.Fail(ctx, "transition", key, err)
+	case found && t.proves() && r.grant == tr.call.grant:
+		t.leaser.Queue.Wake(key)
+		return nil // this ran before and its answer was lost
 	}
 	return t.notThere(key, tr.Transition, r, found)
 }

@@ -148,8 +148,8 @@ func (d *versionDialect) update(ctx context.Context, r db.Runner, c call, versio
 	b := d.clone()
 	b.params["version"] = version
 	b.assign("set", set)
-	s := b.statement(b.texts.update)
-	return b.touched(ctx, r, &s, c)
+	s := b.statement(updateText)
+	return strategy.Changed(ctx, r, s.text, s.bind(c, b.texts.bytesAsText)...)
 }
 
 // why says why a row was not updated.
