@@ -244,21 +244,42 @@ func newKey() string { return fmt.Sprint("key/", unique.Add(1)) }
 
 func nothing(context.Context, exclusive.Grant) error { return nil }
 
-// heldSignal is an Observer that tells when an attempt was first refused because the
-// key is held.
+// heldSignal is an Observer that tells when an attempt is refused because the key is
+// held.
 type heldSignal struct {
-	once sync.Once
+	mu   sync.Mutex
 	told chan struct{}
 }
 
 func newHeldSignal() *heldSignal { return &heldSignal{told: make(chan struct{})} }
+
+// next is closed when the next attempt is refused.
+func (h *heldSignal) next() <-chan struct{} {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.told
+}
+
+// await waits until an attempt is refused.
+func (h *heldSignal) await(ctx context.Context) error {
+	select {
+	case <-h.next():
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("the other is not told that the key is held: %w", ctx.Err())
+	}
+}
 
 // Start implements exclusive.Observer.
 func (h *heldSignal) Start(ctx context.Context, _ exclusive.Event) context.Context { return ctx }
 
 // End implements exclusive.Observer.
 func (h *heldSignal) End(_ context.Context, e exclusive.Event) {
-	if e.Op == exclusive.OpAcquire && errors.Is(e.Err, exclusive.ErrHeld) {
-		h.once.Do(func() { close(h.told) })
+	if e.Op != exclusive.OpAcquire || !errors.Is(e.Err, exclusive.ErrHeld) {
+		return
 	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	close(h.told)
+	h.told = make(chan struct{})
 }

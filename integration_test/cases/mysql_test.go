@@ -194,24 +194,30 @@ func TestB046_DeadlockOnClaim(t *testing.T) {
 			const insert = `INSERT INTO exclusive_task (task, run, state, grant_id, holder, token, attempt, started_at, ended_at, free_at, error, history)
 				VALUES ('task', 'job', 'running', 's1', '', 1, 1, 0, 0, 0, '', '')`
 			var runs atomic.Int64
-			for _, err := range raceBehind(t, target, insert, func(ctx context.Context, i int) error {
-				x := tasksOn(t, []*matrix.Target[*sql.Tx]{target, other}[i], uniquetask.Config{Wait: patience})
-				return x.Do(ctx, "job", func(context.Context, exclusive.Grant) error { runs.Add(1); return nil })
+			won := 0
+			for _, err := range raceBehind(t, target, insert, func(ctx context.Context, i int, held [2]*heldSignal) error {
+				x := tasksOn(t, []*matrix.Target[*sql.Tx]{target, other}[i], uniquetask.Config{Wait: patience, TTL: forever, NoRenew: true, Observer: held[i]})
+				return x.Do(ctx, "job", func(ctx context.Context, _ exclusive.Grant) error {
+					runs.Add(1)
+					return held[1-i].await(ctx)
+				})
 			}) {
-				if err != nil {
+				if err == nil {
+					won++
+				} else {
 					wantErr(t, "the loser", err, exclusive.ErrDone)
 				}
 			}
 			stored := target.Int(t, "SELECT COUNT(*) FROM exclusive_task WHERE task = 'task' AND run = 'job' AND state = 'done' AND grant_id <> 's1'")
-			if runs.Load() != 1 || stored != 1 {
-				t.Errorf("%d runs, %d stored; want one", runs.Load(), stored)
+			if won != 1 || runs.Load() != 1 || stored != 1 {
+				t.Errorf("%d won, %d runs, %d stored; want one", won, runs.Load(), stored)
 			}
 		})
 		t.Run("fencing", func(t *testing.T) {
 			const insert = `INSERT INTO exclusive_lease (lease_key, grant_id, holder, token, attempt, acquired_at, expires_at) VALUES ('job', 's1', '', 1, 1, 0, 0)`
-			var holders atomic.Int64
-			for _, err := range raceBehind(t, target, insert, func(ctx context.Context, i int) error {
-				x := leasesOn(t, []*matrix.Target[*sql.Tx]{target, other}[i], fencing.Config{NoRenew: true, TTL: forever})
+			var holders, granted atomic.Int64
+			for _, err := range raceBehind(t, target, insert, func(ctx context.Context, i int, held [2]*heldSignal) error {
+				x := leasesOn(t, []*matrix.Target[*sql.Tx]{target, other}[i], fencing.Config{NoRenew: true, TTL: forever, Observer: held[i]})
 				lease, err := x.Acquire(ctx, "job")
 				if err != nil {
 					return err
@@ -222,8 +228,11 @@ func TestB046_DeadlockOnClaim(t *testing.T) {
 				if id := lease.Grant().ID; target.Int(t, "SELECT COUNT(*) FROM exclusive_lease WHERE lease_key = 'job' AND grant_id = ?", id) != 1 {
 					t.Errorf("grant %s is not in the table", id)
 				}
+				if granted.Add(1) == 1 {
+					err = held[1-i].await(ctx)
+				}
 				holders.Add(-1)
-				return lease.Release(ctx)
+				return errors.Join(err, lease.Release(ctx))
 			}) {
 				must(t, "one after the other", err)
 			}
@@ -231,7 +240,7 @@ func TestB046_DeadlockOnClaim(t *testing.T) {
 		t.Run("twin", func(t *testing.T) {
 			target.MustExec(t, "CREATE TABLE naive (id int PRIMARY KEY)")
 			deadlocks := 0
-			for _, err := range raceBehind(t, target, "INSERT INTO naive VALUES (1)", func(ctx context.Context, _ int) error {
+			for _, err := range raceBehind(t, target, "INSERT INTO naive VALUES (1)", func(ctx context.Context, _ int, _ [2]*heldSignal) error {
 				_, err := target.Plain.ExecContext(ctx, "INSERT INTO naive VALUES (1)")
 				return err
 			}) {
@@ -251,25 +260,27 @@ func isDeadlock(err error) bool {
 	return errors.As(err, &server) && server.Number == 1213
 }
 
-// raceBehind lets a session insert a row, lets two race for it until they wait or
-// have an answer, and then takes the row back.
-func raceBehind(t *testing.T, target *matrix.Target[*sql.Tx], insert string, race func(ctx context.Context, i int) error) (errs [2]error) {
+// raceBehind lets a session insert a row, lets two race for it until both wait or have
+// been refused, and then takes the row back. held are told of what each is refused.
+func raceBehind(t *testing.T, target *matrix.Target[*sql.Tx], insert string, race func(ctx context.Context, i int, held [2]*heldSignal) error) (errs [2]error) {
 	t.Helper()
 	s1 := session.Begin(t, target.Plain)
 	s1.Exec(insert)
+	held := [2]*heldSignal{newHeldSignal(), newHeldSignal()}
+	told := [2]<-chan struct{}{held[0].next(), held[1].next()}
+	ctx := soon(t)
 	var wg sync.WaitGroup
-	var asked atomic.Int64
 	for i := range errs {
-		wg.Go(func() {
-			asked.Add(1)
-			errs[i] = race(soon(t), i)
-		})
+		wg.Go(func() { errs[i] = race(ctx, i, held) })
 	}
-	// On MariaDB a claim does not wait for the row: the one that asks again and
-	// again is there when it has begun.
-	session.AwaitWaiting(t, target.Plain, target.Dialect, 2, func() bool {
-		return target.Dialect == "mariadb" && asked.Load() == 2 && !strings.Contains(insert, "naive")
-	})
+	if target.Dialect == "mariadb" && !strings.Contains(insert, "naive") {
+		// A claim does not wait for the row there, but is refused, and asks again.
+		for _, c := range told {
+			ended(t, "a refusal", c)
+		}
+	} else {
+		session.AwaitWaiting(t, target.Plain, target.Dialect, 2, nil)
+	}
 	s1.Rollback()
 	wg.Wait()
 	return errs
@@ -1137,6 +1148,7 @@ func testDecideOnThePresent[Tx any](t *testing.T, target *matrix.Target[Tx], set
 	t.Run("own_transaction", func(t *testing.T) {
 		// Of two processes, or the second would wait for its turn in this one.
 		held := newHeldSignal()
+		told := held.next()
 		locks, others := locksOn(t, old, rowlock.Config{Wait: patience}), locksOn(t, old, rowlock.Config{Wait: patience, Observer: held})
 		inside, waits := make(chan struct{}), make(chan struct{})
 		var wg sync.WaitGroup
@@ -1163,7 +1175,7 @@ func testDecideOnThePresent[Tx any](t *testing.T, target *matrix.Target[Tx], set
 		if target.Dialect == "postgres" { // it waits in the server there
 			session.AwaitWaiting(t, target.Plain, target.Dialect, 1, nil)
 		} else {
-			ended(t, "the second to be told that the lock is held", held.told)
+			ended(t, "the second to be told that the lock is held", told)
 		}
 		close(waits)
 		wg.Wait()
