@@ -59,6 +59,8 @@ func serve(ctx context.Context, lease *Lease, service Work) (lost bool, err erro
 	defer cancel(nil)
 	stop := context.AfterFunc(lease.Context(), func() { cancel(context.Cause(lease.Context())) })
 	defer stop()
+	// Release would go on by itself when ctx has ended. But Campaign's return is
+	// often the end of the process, so it waits for an answer.
 	release := func() error {
 		rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()

@@ -60,8 +60,19 @@ func (l *Lease) Context() context.Context { return l.holding.Context() }
 // over. Other errors leave it as it was.
 func (l *Lease) Renew(ctx context.Context) error { return l.holding.Renew(ctx) }
 
-// Release gives the key back. ErrLost says that the lease had ended before:
-// somebody else may have worked on the key meanwhile. A second Release is
-// ErrLost too; one after a Commit has nothing to do, and is nil. If Release fails otherwise, the key is free at the latest when
-// the lease runs out.
+// Release gives the key back. ErrLost says that the lease had ended before: somebody
+// else may have worked on the key meanwhile. A second Release is ErrLost too; one
+// after a Commit has nothing to do, and is nil. If Release fails otherwise, the key
+// is free at the latest when the lease runs out.
+//
+// A ctx that has ended does not keep the key taken: with
+//
+//	defer lease.Release(ctx)
+//
+// in a request that is cancelled, or whose ctx ends before there is an answer,
+// Release returns at once, with an error that matches the context's, and goes on in
+// the background until the backend has answered or the lease has run out. The Close
+// of the strategy waits for that, for a few seconds. Another Release waits for it
+// too, as long as its own ctx lasts, and tells what came of it. The lease's
+// context has ended in any case, and it is not renewed any more.
 func (l *Lease) Release(ctx context.Context) error { return l.holding.Release(ctx) }

@@ -44,6 +44,8 @@ func TestBrokenFakesAreCaught(t *testing.T) {
 		{"release by name", "LateRelease", func(m *Memory) fake { return byName{m} }},
 		{"renewal that re-creates a lost lease", "LateRenew", func(m *Memory) fake { return recreates{m} }},
 		{"a wait that ends reported as busy", "AcquireWaits", func(m *Memory) fake { return waitIsBusy{m} }},
+		{"release on the caller's context, of leases", "ReleaseAfterCancel", func(m *Memory) fake { return sendsOnCallers{m} }},
+		{"release on the caller's context called a loss", "ReleaseAfterCancel", func(m *Memory) fake { return callsItLost{m} }},
 		{"failure keeps the key", "FailureFrees", func(m *Memory) fake { return keepsOnFailure{m} }},
 		{"release on the caller's context", "CancelFrees", func(m *Memory) fake { return releasesOnCallers{m} }},
 		{"keys made to fit", "BadKeys", func(m *Memory) fake { return trimsKeys{m} }},
@@ -139,7 +141,7 @@ func TestReferenceIsNotCaught(t *testing.T) {
 // TestReferenceByDo runs them on the reference without Acquire. What is about
 // leases alone is skipped, and nothing else.
 func TestReferenceByDo(t *testing.T) {
-	leasesAlone := []string{"LateRenew", "AcquireWaits", "AfterRelease"}
+	leasesAlone := []string{"LateRenew", "AcquireWaits", "ReleaseAfterCancel", "AfterRelease"}
 	for _, name := range allNames() {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -389,6 +391,43 @@ func (f byName) TryAcquire(_ context.Context, key string) (*exclusive.Lease, err
 				l.m.db.rows[l.row()] = now
 				return nil
 			}))
+		}}
+	})
+}
+
+// sendsOnCallers sends nothing when the caller's context has ended.
+type sendsOnCallers struct{ *Memory }
+
+func (f sendsOnCallers) Acquire(ctx context.Context, key string) (*exclusive.Lease, error) {
+	return f.TryAcquire(ctx, key)
+}
+
+func (f sendsOnCallers) TryAcquire(_ context.Context, key string) (*exclusive.Lease, error) {
+	return flawed(f.Memory, key, func(l *memoryLease) exclusive.Holding {
+		return flawedHolding{Holding: l, release: func(ctx context.Context) error {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			return l.Release(ctx)
+		}}
+	})
+}
+
+// callsItLost gives the key back, and says that it was lost.
+type callsItLost struct{ *Memory }
+
+func (f callsItLost) Acquire(ctx context.Context, key string) (*exclusive.Lease, error) {
+	return f.TryAcquire(ctx, key)
+}
+
+func (f callsItLost) TryAcquire(_ context.Context, key string) (*exclusive.Lease, error) {
+	return flawed(f.Memory, key, func(l *memoryLease) exclusive.Holding {
+		return flawedHolding{Holding: l, release: func(ctx context.Context) error {
+			err := errors.Join(l.Release(ctx), ctx.Err())
+			if err != nil {
+				err = errors.Join(err, exclusive.ErrLost)
+			}
+			return err
 		}}
 	})
 }

@@ -219,17 +219,31 @@ func TestMemoryCommitSuspendsTheDeadline(t *testing.T) {
 	})
 }
 
-func TestMemoryReleaseNeedsItsContext(t *testing.T) {
-	inBubble(t, Config{}, func(t *testing.T, _ *MemoryDB, m *Memory) {
-		lease, err := m.TryAcquire(t.Context(), "k")
+// While a transaction has the row Release waits for as long as its context lasts, and
+// then goes on in the background.
+func TestMemoryReleaseGoesOn(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, d *MemoryDB, m *Memory) {
+		ctx := t.Context()
+		l, err := m.TryAcquire(ctx, "k")
 		if err != nil {
 			t.Fatal(err)
 		}
-		ended, cancel := context.WithCancel(t.Context())
-		cancel()
-		wantErr(t, "Release on an ended context", lease.Release(ended), context.Canceled)
-		if err := lease.Release(t.Context()); err != nil {
-			t.Errorf("Release again: %v", err)
+		tx := d.Begin(ctx)
+		if err := m.Check(ctx, tx, l.Grant()); err != nil {
+			t.Fatal(err)
+		}
+		short, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		wantErr(t, "release during a transaction", l.Release(short), context.DeadlineExceeded)
+		_, err = m.TryAcquire(ctx, "k")
+		wantErr(t, "acquire during that", err, exclusive.ErrHeld)
+		tx.Rollback()
+		synctest.Wait()
+		if l.Context().Err() == nil {
+			t.Error("the lease's context has not ended")
+		}
+		if _, err = m.TryAcquire(ctx, "k"); err != nil {
+			t.Errorf("acquire after it: %v", err)
 		}
 	})
 }

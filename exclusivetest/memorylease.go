@@ -2,6 +2,7 @@ package exclusivetest
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/exclusive-go/exclusive"
@@ -124,8 +125,21 @@ func (l *memoryLease) Renew(ctx context.Context) error {
 	})
 }
 
-// Release implements exclusive.Holding.
-func (l *memoryLease) Release(ctx context.Context) error { return l.release(ctx, true) }
+// Release implements exclusive.Holding. Only a transaction that has the row can make
+// it go on in the background, until that has ended.
+func (l *memoryLease) Release(ctx context.Context) error {
+	l.m.db.mu.Lock()
+	locked := l.m.db.locks[l.row()] != nil
+	l.m.db.mu.Unlock()
+	if !locked { // it takes no time
+		ctx = context.WithoutCancel(ctx)
+	}
+	err := l.release(ctx, true)
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		go func() { _ = l.release(context.WithoutCancel(ctx), true) }()
+	}
+	return err
+}
 
 // release gives the key back. clean says that the work was done.
 func (l *memoryLease) release(ctx context.Context, clean bool) error {

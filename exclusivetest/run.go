@@ -59,6 +59,7 @@ var cases = []testCase{
 	{"LateRenew", exclusive.Promises{TimeBound: true}, lateRenew},
 	{"MaxHold", exclusive.Promises{TimeBound: true}, byLeaseAndDo(maxHold, maxHoldByDo)},
 	{"AcquireWaits", exclusive.Promises{OneWinner: true}, acquireWaits},
+	{"ReleaseAfterCancel", exclusive.Promises{OneWinner: true}, releaseAfterCancel},
 	{"FailureFrees", exclusive.Promises{}, failureFrees},
 	{"CancelFrees", exclusive.Promises{}, cancelFrees},
 	{"BadKeys", exclusive.Promises{}, badKeys},
@@ -604,6 +605,44 @@ func acquireWaits(ctx context.Context, p *processes) error {
 		return fmt.Errorf("Acquire after a release: %w", err)
 	}
 	return lease.Release(ctx)
+}
+
+// releaseAfterCancel has a lease given back with a context that has ended. The key
+// must be free soon, and not when the lease runs out, which is later than this case
+// lasts.
+func releaseAfterCancel(ctx context.Context, p *processes) error {
+	a, err := p.leaser(Config{TTL: 10 * caseLimit})
+	if err != nil {
+		return err
+	}
+	b, err := p.leaser(Config{})
+	if err != nil {
+		return err
+	}
+	lease, err := a.Acquire(ctx, p.key)
+	if err != nil {
+		return err
+	}
+	over, cancel := context.WithCancel(ctx)
+	cancel()
+	if err := lease.Release(over); err != nil {
+		if err := want("a release whose context has ended", err, context.Canceled); err != nil {
+			return err
+		}
+		if errors.Is(err, exclusive.ErrLost) {
+			return fmt.Errorf("a release whose context has ended gives %w, which says ErrLost; nobody else has had the key", err)
+		}
+	}
+	next, err := b.Acquire(ctx, p.key)
+	if err != nil {
+		return fmt.Errorf("the key does not become free after a release whose context has ended: %w", err)
+	}
+	select {
+	case <-lease.Context().Done():
+	default:
+		return errors.New("another process has the key, and the context of the lease that was released has not ended")
+	}
+	return next.Release(ctx)
 }
 
 // errWork is a failure of the application's own.

@@ -55,6 +55,8 @@
 //	ctx ends while the server is silent     the context's error, at once; the key is given back
 //	                                        in the background
 //	the release's answer is lost            the retry finds its own trace: nil
+//	ctx ends before a release has an        the context's error, at once; it goes on in the
+//	  answer                                background, while the server is away too
 //	replica, loading, out of memory, disk   ErrUnavailable, with what to do; work did not run
 //	  full, ACL, password, cluster down
 //	the counter holds something else        ErrUnavailable; no lease is left behind

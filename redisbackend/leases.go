@@ -50,9 +50,9 @@ func New(client redis.UniversalClient, cfg Config) (*Leases, error) {
 // keeps what it has confirmed; see the package's documentation.
 func (l *Leases) Promises() exclusive.Promises { return exclusive.PromisesOf("redisbackend") }
 
-// Close stops renewing and waits for what runs in the background. Leases that
-// are still held run out. The client stays open. After Close, leases can be
-// acquired but are not renewed.
+// Close stops renewing and waits for what runs in the background: a few seconds if
+// keys are still to be given back. Leases that are still held run out. The client
+// stays open. After Close, leases can be acquired but are not renewed.
 func (l *Leases) Close() error {
 	l.leaser.Keeper.Close()
 	return l.wakes.close()

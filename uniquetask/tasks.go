@@ -65,9 +65,9 @@ func New[Tx any](d db.DB[Tx], cfg Config) (*Tasks[Tx], error) {
 // forgotten or pruned.
 func (t *Tasks[Tx]) Promises() exclusive.Promises { return exclusive.PromisesOf("uniquetask") }
 
-// Close stops the heartbeats and waits for what runs in the background. Runs
-// that are under way can be taken over when Config.TTL has passed. The database
-// handle stays open.
+// Close stops the heartbeats and waits for what runs in the background: a few
+// seconds if runs are still to be given back or marked as done. Runs that are under
+// way can be taken over when Config.TTL has passed. The database handle stays open.
 func (t *Tasks[Tx]) Close() error {
 	t.leaser.Keeper.Close()
 	return nil
@@ -95,8 +95,11 @@ func (t *Tasks[Tx]) Do(ctx context.Context, key string, work exclusive.Work) err
 			Context:   h.Context(),
 			Commits:   &h.Commits,
 			Committed: h.Finished,
-			Finish:    func(ctx context.Context) error { return h.Finish(ctx, notDone, t.finish) },
-			Abandon:   func(ctx context.Context, cause error) error { return t.abandon(ctx, h, cause) },
+			Finish: func(ctx context.Context) error {
+				result := t.result(g) // it may be stored when Do has returned
+				return h.Finish(ctx, notDone, func(ctx context.Context, g exclusive.Grant) error { return t.finish(ctx, g, result) })
+			},
+			Abandon: func(ctx context.Context, cause error) error { return t.abandon(ctx, h, cause) },
 			Ended: func() {
 				h.Forget()
 				t.drop(g.ID)
@@ -139,9 +142,9 @@ var notDone = exclusive.Error{Op: "finish", Kind: exclusive.ErrOutcomeUnknown,
 	Hint: "the work has run, but that could not be recorded; unless Outcome says that it is done it will run again"}
 
 // finish marks the run as done after work without Commit.
-func (t *Tasks[Tx]) finish(ctx context.Context, g exclusive.Grant) error {
+func (t *Tasks[Tx]) finish(ctx context.Context, g exclusive.Grant, result []byte) error {
 	return t.end(ctx, "finish", g, Done, func(ctx context.Context, d dialect) (bool, error) {
-		return d.finish(ctx, t.server.DB, g, t.result(g))
+		return d.finish(ctx, t.server.DB, g, result)
 	})
 }
 

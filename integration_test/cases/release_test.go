@@ -43,12 +43,52 @@ func stores[Tx any](t testing.TB, place *strategies.Place[Tx], x exclusive.Trans
 }
 
 // A key is free at once when the context of the call that held it has ended,
-// and Do says that it was that.
+// and Do says that it was that; and so it is when that context was given to the
+// Release of a lease, or ends while that waits for its answer.
 // Elsewhere the unlock ran on the cancelled context of the request, failed
 // without a word, and the key stayed taken until its time was over.
 func TestB001_ReleaseAfterCancellation(t *testing.T) {
 	t.Parallel()
-	eachStrategy(t, testB001, testB001)
+	t.Run("lease", testB001Lease)
+	t.Run("do", func(t *testing.T) { eachStrategy(t, testB001, testB001) })
+}
+
+func testB001Lease(t *testing.T) {
+	eachIssuer(t, func(t *testing.T, i *issuer) {
+		key, next := newKey(), i.open(t, fencing.Config{})
+		x := i.open(t, fencing.Config{TTL: forever})
+		lease := acquire(t, x, key)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		wantErr(t, "release with a context that has ended", lease.Release(ctx), context.Canceled)
+		free(t, next, key)
+		must(t, "one that waits for it", lease.Release(t.Context()))
+
+		// The statement is lost, or it waits for a lock, when the context ends.
+		unblock := func() {}
+		if i.far != nil {
+			far, p := i.far(t, fencing.Config{TTL: forever})
+			lease = acquire(t, far, key)
+			ctx, cancel = context.WithCancel(t.Context())
+			defer cancel()
+			var once sync.Once
+			p.Intercept(func([]byte) (v proxy.Verdict) {
+				once.Do(func() { v = proxy.Swallow; cancel() })
+				return v
+			})
+			wantErr(t, "release whose context ends", lease.Release(ctx), context.Canceled)
+		} else {
+			lease = acquire(t, x, key)
+			unblock = i.hold(t, key)
+			ctx, cancel = context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			wantErr(t, "release whose context ends", lease.Release(ctx), context.DeadlineExceeded)
+		}
+		ended(t, "the lease's context", lease.Context().Done())
+		unblock()
+		must(t, "one that waits for it", lease.Release(soon(t)))
+		free(t, next, key)
+	})
 }
 
 func testB001[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Strategy[Tx]) {

@@ -5,7 +5,7 @@
 // An idle lease costs one timer and no goroutine. Its states:
 //
 //	held ──Release──▶ over       the context ends with context.Canceled
-//	held ──Release fails──▶ unreleased ──Release──▶ over
+//	held ──Release fails──▶ unreleased ──Release, or it goes on in the background──▶ over
 //	held ──deadline, or the backend says so──▶ lost    … with ErrLost
 //	held ──Lock──▶ locked ──End(nil)──▶ over
 //	                      ──End(err)──▶ held, or lost if the time has passed
@@ -21,6 +21,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/exclusive-go/exclusive"
@@ -91,7 +92,10 @@ type Keeper struct {
 	start   time.Time       // of the ticks at which leases are renewed
 	ctx     context.Context // ended by Close
 	stop    context.CancelFunc
+	last    context.Context // ended run.EndWait later
+	end     context.CancelFunc
 	work    sync.WaitGroup // goroutines of this keeper
+	giving  chan struct{}  // one for each that gives back at this moment
 }
 
 // NewKeeper makes a keeper of leases at backend.
@@ -99,11 +103,13 @@ func NewKeeper(cfg Config, backend Backend) *Keeper {
 	cfg.NoRenew = cfg.NoRenew || cfg.TTL == 0
 	k := &Keeper{
 		cfg: cfg, backend: backend,
-		held:  make(map[string]*Held),
-		wake:  make(chan struct{}, 1),
-		start: time.Now(),
+		held:   make(map[string]*Held),
+		wake:   make(chan struct{}, 1),
+		start:  time.Now(),
+		giving: make(chan struct{}, givingWidth),
 	}
 	k.ctx, k.stop = context.WithCancel(context.Background())
+	k.last, k.end = context.WithCancel(context.Background())
 	return k
 }
 
@@ -139,6 +145,8 @@ type Held struct {
 	renewing  int           // statements under way that renew it
 	renewed   chan struct{} // closed when renewing is 0 again
 	lastErr   error         // of the last renewal, for the message of a loss
+	later     chan struct{} // closed when a release in the background has ended; nil if there is none
+	laterErr  error         // what came of it
 }
 
 // Hold keeps g alive. parent is the context that work's is derived from; when
@@ -182,14 +190,18 @@ func (k *Keeper) Go(f func()) {
 	}
 }
 
-// Close stops renewing and waits for the keeper's goroutines. Leases that are
-// still held end when their time has passed.
+// Close stops renewing and waits for the keeper's goroutines. What they have to give
+// back has run.EndWait for it. Leases that are still held end when their time has
+// passed.
 func (k *Keeper) Close() {
 	k.mu.Lock()
 	k.closed = true
 	k.mu.Unlock()
 	k.stop()
+	timer := time.AfterFunc(run.EndWait, k.end)
 	k.work.Wait()
+	timer.Stop()
+	k.end()
 }
 
 // extend counts the lease's length from requested. The caller holds mu, or the
@@ -382,21 +394,24 @@ func (h *Held) gone(op string) error {
 	return e
 }
 
-// Release implements exclusive.Holding. A renewal that comes after it changes
-// nothing at the backend, but holds the row for a moment: so one that is under
-// way is waited for, though not for long.
+// Release implements exclusive.Holding.
 func (h *Held) Release(ctx context.Context) error {
 	return h.ReleaseWith(ctx, h.keeper.backend.Release)
 }
 
 // ReleaseWith is Release for a backend that knows more than one way to give a
-// grant back: release does it, as Backend's Release would.
+// grant back: release does it, as Backend's Release would. What ctx has not let
+// come to its end goes on in the background; the next call waits for that.
 func (h *Held) ReleaseWith(ctx context.Context, release func(context.Context, exclusive.Grant) error) error {
 	k := h.keeper
 	k.mu.Lock()
 	before, g := h.state, h.grant
-	switch before {
-	case over:
+	switch {
+	case h.later != nil:
+		later := h.later
+		k.mu.Unlock()
+		return h.await(ctx, later)
+	case before == over:
 		committed := h.committed
 		delete(k.held, g.ID)
 		k.mu.Unlock()
@@ -404,17 +419,112 @@ func (h *Held) ReleaseWith(ctx context.Context, release func(context.Context, ex
 			return nil // the Commit has given it back
 		}
 		return h.gone("release")
-	case locked:
+	case before == locked:
 		k.mu.Unlock()
 		return &exclusive.Error{Op: "release", Key: g.Key, Kind: exclusive.ErrInvalid, Hint: "a Commit of this lease is under way"}
-	case held:
+	case before == held:
 		h.state = unreleased
 		h.timer.Stop()
 	}
 	delete(k.held, g.ID)
-	renewing, renewed := h.renewing > 0, h.renewed
 	k.mu.Unlock()
+	ended := ctx.Err() != nil
 	h.cancel(context.Canceled)
+	if !ended && ctx.Err() != nil { // it is the lease's own, or stems from it
+		var cancel context.CancelFunc
+		ctx, cancel = run.Detach(ctx)
+		defer cancel()
+	}
+
+	r := &releasing{h: h, before: before, grant: g, release: release}
+	if ended {
+		if !r.later(ctx) { // nobody would wait for it
+			var cancel context.CancelFunc
+			ctx, cancel = run.Detach(ctx)
+			defer cancel()
+			return r.now(ctx)
+		}
+		return goesOn(db.CtxError(ctx, "release", g.Key, nil))
+	}
+	err := r.now(ctx)
+	if !answered(err) && db.Over(ctx) != nil && r.later(ctx) {
+		return goesOn(err)
+	}
+	return err
+}
+
+// await waits for a release that goes on in the background, and says what came of it.
+func (h *Held) await(ctx context.Context, later chan struct{}) error {
+	select {
+	case <-later:
+	case <-ctx.Done():
+		return goesOn(db.CtxError(ctx, "release", h.Grant().Key, nil))
+	}
+	h.keeper.mu.Lock()
+	defer h.keeper.mu.Unlock()
+	h.later = nil
+	return h.laterErr
+}
+
+// goesOn adds to the error of a release that this is not the end of it.
+func goesOn(err error) error {
+	var e *exclusive.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	told, hint := *e, "the release goes on in the background"
+	if told.Hint != "" {
+		hint = told.Hint + "; " + hint
+	}
+	told.Hint = hint
+	return &told
+}
+
+// releasing is a release of a lease that was in the state before.
+type releasing struct {
+	h       *Held
+	before  state
+	grant   exclusive.Grant
+	release func(context.Context, exclusive.Grant) error
+	silent  bool // one that was sent has got no answer
+}
+
+// now releases while ctx lasts.
+func (r *releasing) now(ctx context.Context) error {
+	return r.observed(ctx, r.once)
+}
+
+// later goes on when ctx has ended, in the background. It reports false, and does
+// nothing, if the keeper is closed.
+func (r *releasing) later(ctx context.Context) bool {
+	h, k := r.h, r.h.keeper
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.closed {
+		return false
+	}
+	ended := make(chan struct{})
+	h.later = ended
+	k.work.Go(func() {
+		defer close(ended)
+		ctx, cancel := k.patience(ctx)
+		defer cancel()
+		err := r.observed(ctx, func(ctx context.Context) error { return k.insist(ctx, r.once) })
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		h.laterErr = err
+	})
+	return true
+}
+
+// once sends the release. A renewal that comes after it changes nothing at the
+// backend, but holds the row for a moment: so one that is under way is waited for,
+// though not for long.
+func (r *releasing) once(ctx context.Context) error {
+	k := r.h.keeper
+	k.mu.Lock()
+	renewing, renewed := r.h.renewing > 0, r.h.renewed
+	k.mu.Unlock()
 	if renewing {
 		select {
 		case <-renewed:
@@ -422,11 +532,21 @@ func (h *Held) ReleaseWith(ctx context.Context, release func(context.Context, ex
 		case <-ctx.Done():
 		}
 	}
+	err := r.release(ctx, r.grant)
+	if r.silent && r.before == held && errors.Is(err, exclusive.ErrLost) && time.Now().Before(r.grant.Expires) {
+		err = nil // nobody else could have had the key so early: that one got through
+	}
+	r.silent = r.silent || !answered(err)
+	return err
+}
 
+// observed tells of the release that f is, and says what it means.
+func (r *releasing) observed(ctx context.Context, f func(context.Context) error) error {
+	h, k, g := r.h, r.h.keeper, r.grant
 	ctx, end := k.cfg.Start(ctx, exclusive.Event{Op: exclusive.OpRelease, Key: g.Key, Grant: g})
-	err := release(ctx, g)
+	err := f(ctx)
 	end(g, err)
-	if err != nil && !errors.Is(err, exclusive.ErrLost) && !errors.Is(err, exclusive.ErrFenced) {
+	if !answered(err) {
 		return err // may be called again
 	}
 	k.mu.Lock()
@@ -435,7 +555,7 @@ func (h *Held) ReleaseWith(ctx context.Context, release func(context.Context, ex
 	if err == nil && k.cfg.Freed != nil {
 		k.cfg.Freed(g.Key)
 	}
-	if before == lost && !errors.Is(err, exclusive.ErrFenced) { // given back early, which changes nothing for the holder
+	if r.before == lost && !errors.Is(err, exclusive.ErrFenced) { // given back early, which changes nothing for the holder
 		return h.gone("release")
 	}
 	return err
@@ -448,14 +568,14 @@ func (h *Held) ReleaseWith(ctx context.Context, release func(context.Context, ex
 // ErrLost otherwise. After anything else the effects of work exist: failed says
 // what that means.
 func (h *Held) Finish(ctx context.Context, failed exclusive.Error, finish func(context.Context, exclusive.Grant) error) error {
-	took := false
+	var took atomic.Bool // it may go on in the background
 	err := h.ReleaseWith(ctx, func(ctx context.Context, g exclusive.Grant) error {
 		err := finish(ctx, g)
-		took = err == nil
+		took.Store(err == nil)
 		return err
 	})
 	switch {
-	case took:
+	case took.Load():
 		return nil
 	case err == nil, errors.Is(err, exclusive.ErrLost), errors.Is(err, exclusive.ErrFenced):
 		return err

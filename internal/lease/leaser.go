@@ -218,37 +218,6 @@ func (l *Leaser) topUp(ctx context.Context, g exclusive.Grant) (requested time.T
 	}
 }
 
-// Abandon gives back, in the background, what an acquire may have got whose
-// answer was lost: otherwise the key would be held by nobody until the lease
-// runs out. It does so twice: the acquire may reach the server late.
-//
-// It is patient, since an answer is often lost because the server goes away; but
-// no longer than Do is with its end, each time. Every acquire that fails while a
-// server is away may wait here, and Close waits for them.
-func (l *Leaser) Abandon(key, id string) {
-	giveBack := l.store.Release
-	if s, ok := l.store.(Counter); ok {
-		giveBack = s.Unclaim
-	}
-	l.Keeper.Go(func() {
-		for again := range 2 {
-			if again > 0 {
-				select {
-				case <-time.After(lateAcquire):
-				case <-l.Keeper.ctx.Done():
-				}
-			}
-			ctx, cancel := context.WithTimeout(db.Patient(context.Background()), run.EndWait)
-			_ = giveBack(ctx, exclusive.Grant{Key: key, ID: id})
-			cancel()
-		}
-	})
-}
-
-// lateAcquire is after when an acquire that was sent no longer takes the key:
-// see strategy.MaxWaited.
-const lateAcquire = 1500 * time.Millisecond
-
 // Counter is a Store whose keys count the attempts since one ended in good order.
 type Counter interface {
 	// GiveUp is Release after a failure: the next grant is one more attempt.

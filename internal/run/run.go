@@ -107,7 +107,7 @@ func settle(ctx context.Context, key string, c *Claim, workErr, left error) erro
 			workErr = db.CtxError(ctx, "do", key, nil)
 			return Join(workErr, abandon(ctx, c, workErr))
 		}
-		fctx, cancel := detach(ctx)
+		fctx, cancel := Detach(ctx)
 		defer cancel()
 		return c.Finish(fctx)
 	}
@@ -127,7 +127,7 @@ func abandon(ctx context.Context, c *Claim, cause error) error {
 		c.Commits.After(func() { _ = abandon(ctx, c, cause) })
 		return nil
 	}
-	actx, cancel := detach(ctx)
+	actx, cancel := Detach(ctx)
 	defer cancel()
 	err := c.Abandon(actx, cause)
 	if errors.Is(err, exclusive.ErrLost) && cause != nil && errors.Is(context.Cause(c.Context), exclusive.ErrLost) {
@@ -178,7 +178,8 @@ func Cause(err error) error {
 	return err
 }
 
-func detach(ctx context.Context) (context.Context, context.CancelFunc) {
+// Detach makes the context of what must come to its end although ctx has ended.
+func Detach(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(db.Patient(context.WithoutCancel(ctx)), EndWait)
 }
 

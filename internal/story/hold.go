@@ -66,7 +66,7 @@ func (h *held) acquire(ctx context.Context, leaser exclusive.Leaser, key string)
 		return err
 	}
 	h.grant = lease.Grant()
-	h.end = func(error) error { return lease.Release(context.WithoutCancel(ctx)) }
+	h.end = func(error) error { return lease.Release(ctx) }
 	return nil
 }
 

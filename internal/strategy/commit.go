@@ -117,7 +117,7 @@ func (s *Server[Tx, S]) transact(ctx context.Context, key string, apply func(con
 // AskFate asks what became of a transaction, whether ctx has ended or not. It
 // outlasts a short absence of the server, which may be why the answer was lost.
 func (s *Server[Tx, S]) AskFate(ctx context.Context, ask func(ctx context.Context) (Fate, error)) (fate Fate, err error) {
-	ctx, cancel := context.WithTimeout(db.Patient(context.WithoutCancel(ctx)), run.EndWait)
+	ctx, cancel := run.Detach(ctx)
 	defer cancel()
 	err = db.Retry(ctx, s.DB, func(ctx context.Context) (err error) {
 		fate, err = ask(ctx)

@@ -1,0 +1,302 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/exclusive-go/exclusive"
+	"github.com/exclusive-go/exclusive/internal/lease"
+	"github.com/exclusive-go/exclusive/internal/run"
+)
+
+var errAway = errors.New("connection refused")
+
+// silence is a backend that answers no release before it is back, however long that
+// takes, unless it refuses meanwhile.
+type silence struct {
+	store
+	back    time.Time
+	refuses bool
+	held    map[string]bool // what it has
+	asked   int
+}
+
+func (s *silence) Release(ctx context.Context, g exclusive.Grant) error {
+	s.set(func(*store) { s.asked++ })
+	if time.Now().Before(s.back) {
+		if s.refuses {
+			return errAway
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Until(s.back)):
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.held[g.ID] {
+		return &exclusive.Error{Op: "release", Kind: exclusive.ErrLost}
+	}
+	delete(s.held, g.ID)
+	return nil
+}
+
+func (s *silence) has(id string) (has bool) {
+	s.set(func(*store) { has = s.held[id] })
+	return has
+}
+
+// A release whose context has ended, or ends before there is an answer, returns at
+// once and gives the key back all the same.
+func TestReleaseGoesOn(t *testing.T) {
+	const away = ttl / 2
+	for name, c := range map[string]struct {
+		within  time.Duration // for which the caller's context goes on; negative: it has ended
+		refuses bool
+	}{
+		"ended before":             {within: -1},
+		"ended before, refused":    {within: -1, refuses: true},
+		"ends before the answer":   {within: away / 2},
+		"the caller has more time": {within: 2 * away},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &silence{back: time.Now().Add(away), refuses: c.refuses, held: map[string]bool{"a": true}}
+				freed := make(chan string, 2)
+				k := lease.NewKeeper(lease.Config{TTL: ttl, Freed: func(key string) { freed <- key }}, s)
+				defer k.Close()
+				h := hold(t, k, "a")
+				ctx, cancel := context.WithTimeout(t.Context(), max(c.within, 0))
+				defer cancel()
+				if c.within < 0 {
+					cancel()
+				}
+				began := time.Now()
+				err := h.Release(ctx)
+				if took := time.Since(began); took != min(max(c.within, 0), away) {
+					t.Errorf("it took %v", took)
+				}
+				if h.Context().Err() == nil {
+					t.Error("the lease's context has not ended")
+				}
+				if c.within > away {
+					if err != nil || s.has("a") {
+						t.Errorf("%v; it is held: %v", err, s.has("a"))
+					}
+					return
+				}
+				if !errors.Is(err, ctx.Err()) || errors.Is(err, exclusive.ErrLost) {
+					t.Errorf("%v; want an error that matches %v", err, ctx.Err())
+				}
+				if err := h.Release(ctx); !errors.Is(err, ctx.Err()) {
+					t.Errorf("another one: %v", err)
+				}
+				if err := h.Release(t.Context()); err != nil {
+					t.Errorf("one that waits for it: %v", err)
+				}
+				if took := time.Since(began); took < away || took > away+ttl/2 || s.has("a") {
+					t.Errorf("after %v it is held: %v", took, s.has("a"))
+				}
+				if key := <-freed; key != "key-a" {
+					t.Errorf("%q is free", key)
+				}
+				if err := h.Release(t.Context()); !errors.Is(err, exclusive.ErrLost) {
+					t.Errorf("one after it: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// A release that got through without its answer is no loss when it is sent again,
+// although somebody else has the key by now.
+func TestReleaseSentAgainIsNoLoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &silence{back: time.Now().Add(time.Second), held: map[string]bool{"a": true}}
+		k := lease.NewKeeper(lease.Config{TTL: ttl}, s)
+		defer k.Close()
+		h := hold(t, k, "a")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		if err := h.Release(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("release: %v", err)
+		}
+		s.set(func(*store) { delete(s.held, "a") })
+		if err := h.Release(t.Context()); err != nil {
+			t.Errorf("it is told as %v", err)
+		}
+	})
+}
+
+// The lease's own context ends with the release, and does not keep it from its answer.
+func TestReleaseWithTheLeasesContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &silence{back: time.Now().Add(time.Second), held: map[string]bool{"a": true}}
+		h := hold(t, newKeeper(t, &s.store, nil), "a")
+		ctx, cancel := context.WithCancel(h.Context())
+		defer cancel()
+		if err := h.ReleaseWith(ctx, s.Release); err != nil || s.has("a") {
+			t.Errorf("%v; it is held: %v", err, s.has("a"))
+		}
+	})
+}
+
+// Do's end that its 5 s were not enough for goes on in the background too.
+func TestDoGivesBackLater(t *testing.T) {
+	for _, workErr := range []error{nil, errAway} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &silentStore{silence: silence{held: make(map[string]bool)}}
+			l := lease.NewLeaser(lease.Config{TTL: time.Minute}, 0, s)
+			defer l.Keeper.Close()
+			var id string
+			err := l.Do(t.Context(), "k", func(_ context.Context, g exclusive.Grant) error {
+				id, s.back = g.ID, time.Now().Add(3*run.EndWait)
+				return workErr
+			})
+			if err == nil || !s.has(id) {
+				t.Errorf("Do gives %v; it is held: %v", err, s.has(id))
+			}
+			time.Sleep(3 * run.EndWait)
+			if s.has(id) {
+				t.Error("it is still held")
+			}
+		})
+	}
+}
+
+// silentStore gives everybody a grant.
+type silentStore struct {
+	silence
+}
+
+func (s *silentStore) Acquire(_ context.Context, key, id string, _ bool) (exclusive.Grant, time.Time, error) {
+	s.set(func(*store) { s.held[id] = true })
+	return exclusive.Grant{Key: key, ID: id, Token: 1, Attempt: 1}, time.Now(), nil
+}
+
+// What an acquire may have got is given back when the server is back, however long
+// that takes, unless it is over by itself by then. Where time ends nothing, that is
+// never.
+func TestAbandonOutlastsAnAbsence(t *testing.T) {
+	for name, c := range map[string]struct {
+		ttl, away time.Duration
+		want      bool
+	}{
+		"within the lease":  {ttl: time.Minute, away: 50 * time.Second, want: true},
+		"after it":          {ttl: time.Minute, away: 2 * time.Minute},
+		"time ends nothing": {away: 24 * time.Hour, want: true},
+	} {
+		for _, refuses := range []bool{true, false} {
+			t.Run(name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s := &silentStore{silence{back: time.Now().Add(c.away), refuses: refuses, held: map[string]bool{"a": true}}}
+					l := lease.NewLeaser(lease.Config{TTL: c.ttl}, 0, s)
+					defer l.Keeper.Close()
+					l.Abandon("k", "a")
+					time.Sleep(c.away + 2*time.Second)
+					if s.has("a") == c.want {
+						t.Errorf("it is held: %v", s.has("a"))
+					}
+					synctest.Wait()
+					asked := s.asked
+					time.Sleep(time.Hour)
+					if s.asked > asked+1 { // the second time, for an acquire that is late
+						t.Errorf("it was asked %d times more", s.asked-asked)
+					}
+				})
+			})
+		}
+	}
+}
+
+// An acquire that reaches the server after it was given back is given back too.
+func TestAbandonTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &silentStore{silence{held: make(map[string]bool)}}
+		l := lease.NewLeaser(lease.Config{TTL: time.Minute}, 0, s)
+		defer l.Keeper.Close()
+		l.Abandon("k", "a")
+		time.Sleep(time.Second)
+		s.set(func(*store) { s.held["a"] = true })
+		time.Sleep(time.Second)
+		if s.has("a") {
+			t.Error("it is held")
+		}
+	})
+}
+
+// Close waits for what is being given back, but not for a server that does not come
+// back.
+func TestCloseWaitsForWhatIsGivenBack(t *testing.T) {
+	for away, want := range map[time.Duration]time.Duration{time.Second: time.Second, time.Hour: run.EndWait} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &silentStore{silence{back: time.Now().Add(away), held: map[string]bool{"abandoned": true, "released": true}}}
+			l := lease.NewLeaser(lease.Config{TTL: 2 * time.Hour}, 0, s)
+			h := hold(t, l.Keeper, "released")
+			ended, cancel := context.WithCancel(t.Context())
+			cancel()
+			_ = h.Release(ended)
+			l.Abandon("k", "abandoned")
+			began := time.Now()
+			l.Keeper.Close()
+			if took := time.Since(began); took < want || took > want+run.EndWait/2 {
+				t.Errorf("Close took %v", took)
+			}
+			if held := s.has("abandoned") || s.has("released"); held != (away > want) {
+				t.Errorf("after %v they are held: %v", away, held)
+			}
+		})
+	}
+	// A release after Close has nobody to wait for it but its caller.
+	synctest.Test(t, func(t *testing.T) {
+		s := &silence{back: time.Now().Add(time.Second), held: map[string]bool{"a": true}}
+		k := lease.NewKeeper(lease.Config{TTL: ttl}, s)
+		h := hold(t, k, "a")
+		k.Close()
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := h.Release(ended); err != nil || s.has("a") {
+			t.Errorf("%v; it is held: %v", err, s.has("a"))
+		}
+	})
+}
+
+// Many that are given back after an outage do not take every connection at once.
+func TestFewGiveBackAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &counting{most: make(chan int, 1000)}
+		l := lease.NewLeaser(lease.Config{TTL: time.Minute}, 0, s)
+		defer l.Keeper.Close()
+		for range 100 {
+			l.Abandon("k", "a")
+		}
+		time.Sleep(time.Minute)
+		close(s.most)
+		for n := range s.most {
+			if n > 4 {
+				t.Errorf("%d at the same time", n)
+			}
+		}
+		if s.asked < 200 {
+			t.Errorf("%d were given back", s.asked)
+		}
+	})
+}
+
+// counting takes a moment for each release.
+type counting struct {
+	silentStore
+	now  int
+	most chan int
+}
+
+func (s *counting) Release(context.Context, exclusive.Grant) error {
+	s.set(func(*store) { s.asked++; s.now++; s.most <- s.now })
+	time.Sleep(10 * time.Millisecond)
+	s.set(func(*store) { s.now-- })
+	return nil
+}
