@@ -48,6 +48,9 @@
 //	  finish or transition lost    recognized, unless the first copy of a claim
 //	                               arrives after the end; without: see above,
 //	                               ErrOutcomeUnknown
+//	no answer to a claim at all  with a GrantColumn: the row is given back, when the
+//	                               server is back; without a TTL for as long as the
+//	                               Table is open
 //	the answer to COMMIT lost    looked up in the row
 //	finish fails                 ErrOutcomeUnknown; the row may still be Claimed
 //	renewal fails                repeated until the TTL has almost passed; then

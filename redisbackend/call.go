@@ -46,6 +46,36 @@ func bounded[T any](ctx context.Context, f func(context.Context) (T, error), lat
 	}
 }
 
+// counted is an argument that counts how often its command was written to a
+// connection: go-redis repeats commands by itself, and tells how the last attempt
+// went.
+type counted struct {
+	text  string
+	times atomic.Int32
+}
+
+// MarshalBinary is what go-redis calls for each attempt.
+func (c *counted) MarshalBinary() ([]byte, error) {
+	c.times.Add(1)
+	return []byte(c.text), nil
+}
+
+func (c *counted) String() string { return c.text }
+
+// mayHaveRun reports whether the server may have run the command of which the last
+// attempt gave err. Only if it was written once is err about that attempt; and not
+// even then if it says that a further connection was not let in.
+func (c *counted) mayHaveRun(err error) bool {
+	var reply redis.Error
+	switch c.times.Load() {
+	case 0:
+		return false
+	case 1:
+		return !errors.As(err, &reply) || redis.HasErrorPrefix(err, "WRONGPASS")
+	}
+	return true
+}
+
 // faults says what the errors of a server mean. The first that matches counts.
 var faults = []struct {
 	prefix string

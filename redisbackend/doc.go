@@ -49,9 +49,9 @@
 //	a renewal fails                         it is repeated; ErrLost when the time is over
 //	the server forgets the lease            ErrLost at the next renewal
 //	the acquire's answer is lost            the client's retry gets the same token again;
-//	                                        after the last one the key is given back in the
-//	                                        background, which is no attempt, and the error is
-//	                                        ErrUnavailable
+//	                                        after the last one, however that ended, the key is
+//	                                        given back in the background, when the server is
+//	                                        back, which is no attempt; the error is ErrUnavailable
 //	ctx ends while the server is silent     the context's error, at once; the key is given back
 //	                                        in the background
 //	the release's answer is lost            the retry finds its own trace: nil

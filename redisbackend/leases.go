@@ -126,15 +126,19 @@ func (s store) Acquire(ctx context.Context, key, id string, waiting bool) (g exc
 		wait = waitMemory
 	}
 	giveBack := func() { s.leaser.Abandon(key, id) }
+	sent := &counted{text: id}
 	var answer any
 	err = db.Retry(ctx, classifier{}, func(ctx context.Context) error {
 		requested = time.Now()
-		answer, err = s.once(ctx, acquireScript, giveBack, []string{n.lease, n.counter, n.waiters},
-			id, s.ttl(), s.cfg.Holder, int64(strategy.MaxToken), count, wait)
+		answer, err = s.once(ctx, acquireScript, func() {
+			if sent.times.Load() > 0 {
+				giveBack()
+			}
+		}, []string{n.lease, n.counter, n.waiters}, sent, s.ttl(), s.cfg.Holder, int64(strategy.MaxToken), count, wait)
 		return err
 	})
 	if err != nil {
-		if class := (classifier{}).Classify(err); class != db.Unreachable && class != db.Denied && class != db.Data {
+		if sent.mayHaveRun(err) {
 			giveBack()
 		}
 		return g, requested, fail(ctx, "acquire", key, err)

@@ -30,7 +30,7 @@ const (
 
 // Proxy forwards connections to a server.
 type Proxy struct {
-	target string
+	target atomic.Pointer[string]
 	addr   string
 	wait   sync.WaitGroup
 
@@ -50,7 +50,8 @@ func Start(t testing.TB, target string) *Proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Proxy{target: target, addr: listener.Addr().String(), listener: listener, conns: make(map[*link]struct{})}
+	p := &Proxy{addr: listener.Addr().String(), listener: listener, conns: make(map[*link]struct{})}
+	p.Retarget(target)
 	p.wait.Go(func() { p.accept(listener) })
 	t.Cleanup(func() {
 		p.mu.Lock()
@@ -65,6 +66,9 @@ func Start(t testing.TB, target string) *Proxy {
 
 // Addr is where the proxy listens.
 func (p *Proxy) Addr() string { return p.addr }
+
+// Retarget puts the proxy in front of another server, for new connections.
+func (p *Proxy) Retarget(target string) { p.target.Store(&target) }
 
 // Refuse lets nobody connect any more, as while a server restarts, until again is
 // called. Connections stay as they are.
@@ -89,7 +93,8 @@ func (p *Proxy) Refuse() (again func() error) {
 }
 
 // Intercept asks judge about every piece of data that a client sends from now
-// on. Until judge returns the piece waits. nil passes all.
+// on. Until judge returns the piece waits. It may change the piece's bytes, but not
+// their number. nil passes all.
 func (p *Proxy) Intercept(judge func(data []byte) Verdict) {
 	if judge == nil {
 		p.intercept.Store(nil)
@@ -138,7 +143,7 @@ func (p *Proxy) accept(listener net.Listener) {
 }
 
 func (p *Proxy) serve(client net.Conn) {
-	server, err := net.Dial("tcp", p.target)
+	server, err := net.Dial("tcp", *p.target.Load())
 	if err != nil {
 		_ = client.Close() // the client sees a broken connection, as it should
 		return

@@ -1,11 +1,14 @@
 package redisbackend_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"net"
 	"os"
 	"runtime"
 	"slices"
@@ -111,6 +114,102 @@ func TestLostAnswersForGood(t *testing.T) {
 		}
 		must(t, "release", lease.Release(ctx))
 	}
+}
+
+// An acquire that has run without its answer is given back when the server is back,
+// however go-redis' last repetition ended: nobody listens, or the server is loading.
+func TestLostAnswerThenAway(t *testing.T) {
+	for name, hint := range map[string]string{"refused": "connection refused", "loading": "LOADING"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx := t.Context()
+			plain, prefix := servers.Prefix(t)
+			var away atomic.Bool
+			loading := loadingServer(t, &away)
+			client, p := through(t, func(o *redis.Options) {
+				o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+					if name == "loading" && away.Load() {
+						addr = loading
+					}
+					return new(net.Dialer).DialContext(ctx, network, addr)
+				}
+			})
+			x := newLeases(t, client, redisbackend.Config{Prefix: prefix, Holder: marked, TTL: 10 * time.Minute})
+			other := newLeases(t, plain, redisbackend.Config{Prefix: prefix})
+			again := func() error { return nil }
+			p.Intercept(func(data []byte) proxy.Verdict {
+				switch {
+				case away.Load():
+					return proxy.Cut // connections from before
+				case !isAcquire(data):
+					return proxy.Pass
+				}
+				away.Store(true)
+				if name == "refused" {
+					again = p.Refuse()
+				}
+				return proxy.CutAfter
+			})
+			_, err := x.TryAcquire(ctx, "k")
+			wantErr(t, "acquire", err, exclusive.ErrUnavailable)
+			if !strings.Contains(err.Error(), hint) {
+				t.Errorf("the last attempt ended with %v; want %s", err, hint)
+			}
+			_, err = other.TryAcquire(ctx, "k")
+			wantErr(t, "while it is away", err, exclusive.ErrHeld)
+			away.Store(false)
+			p.Intercept(nil)
+			must(t, "listen again", again())
+			lease := acquire(t, other, "k")
+			if g := lease.Grant(); g.Attempt != 1 || g.Token != 2 {
+				t.Errorf("%+v; want attempt 1, token 2", g)
+			}
+			must(t, "release", lease.Release(ctx))
+		})
+	}
+}
+
+// loadingServer answers each command as a server that has just been started, while
+// loading; then it closes its connections.
+func loadingServer(t *testing.T, loading *atomic.Bool) (addr string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, "listen", err)
+	var conns sync.WaitGroup
+	t.Cleanup(func() { _ = listener.Close(); conns.Wait() })
+	conns.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return // closed
+			}
+			conns.Go(func() {
+				defer conn.Close()
+				in := bufio.NewReader(conn)
+				for {
+					var args, length int
+					if _, err := fmt.Fscanf(in, "*%d\r\n", &args); err != nil {
+						return
+					}
+					for range args {
+						if _, err := fmt.Fscanf(in, "$%d\r\n", &length); err != nil {
+							return
+						}
+						if _, err := in.Discard(length + len("\r\n")); err != nil {
+							return
+						}
+					}
+					if !loading.Load() {
+						return
+					}
+					if _, err := io.WriteString(conn, "-LOADING Redis is loading the dataset in memory\r\n"); err != nil {
+						return
+					}
+				}
+			})
+		}
+	})
+	return listener.Addr().String()
 }
 
 func TestLostAnswerOfRelease(t *testing.T) {

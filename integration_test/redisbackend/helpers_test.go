@@ -75,7 +75,7 @@ func must(t testing.TB, what string, err error) {
 
 func acquire(t testing.TB, l exclusive.Leaser, key string) *exclusive.Lease {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	lease, err := l.Acquire(ctx, key)
 	must(t, "acquire", err)
