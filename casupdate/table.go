@@ -88,7 +88,9 @@ func (t *Table[Tx]) Close() error {
 //
 // If work returned nil and the row could not be finished Do returns ErrFenced
 // (somebody has taken it over), ErrLost (it had been taken away otherwise), or
-// ErrOutcomeUnknown: the row may still be claimed although its work is done.
+// ErrOutcomeUnknown: the row may still be claimed although its work is done. With
+// a GrantColumn and a TTL that is tried for as long as the claim lasts, at least
+// for 5 s, after which the end of ctx ends it.
 func (t *Table[Tx]) Do(ctx context.Context, key string, work exclusive.Work) error {
 	return run.Do(ctx, t.observed, key, work, func(ctx context.Context) (*run.Claim, error) {
 		if !t.cfg.claims() {
@@ -101,12 +103,17 @@ func (t *Table[Tx]) Do(ctx context.Context, key string, work exclusive.Work) err
 		if err != nil {
 			return nil, err
 		}
+		var until func() time.Time
+		if t.proves() { // otherwise nobody knows what a repetition would finish
+			until = h.Expires
+		}
 		return &run.Claim{
 			Grant:     h.Grant(),
 			Context:   h.Context(),
 			Commits:   &h.Commits,
 			Committed: h.Finished,
 			Finish:    func(ctx context.Context) error { return h.Finish(ctx, notDone, t.finish) },
+			Until:     until,
 			Abandon: func(ctx context.Context, _ error) error {
 				failed := t.cfg.Failed != nil && !h.Stopped()
 				return h.ReleaseWith(ctx, func(ctx context.Context, g exclusive.Grant) error {

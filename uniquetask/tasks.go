@@ -81,8 +81,9 @@ func (t *Tasks[Tx]) Close() error {
 //
 // If work returns nil without Commit the run is marked as done after it. If that
 // is refused Do returns ErrFenced (somebody has taken the run over) or ErrLost; if
-// it cannot be recorded ErrOutcomeUnknown: the work has run, and may run again. If
-// work returns an error, panics or calls runtime.Goexit, the attempt has failed.
+// it cannot be recorded ErrOutcomeUnknown: the work has run, and may run again. It
+// is tried for as long as the lease lasts, at least for 5 s, after which the end of
+// ctx ends it. If work returns an error, panics or calls runtime.Goexit, the attempt has failed.
 func (t *Tasks[Tx]) Do(ctx context.Context, key string, work exclusive.Work) error {
 	return run.Do(ctx, t.observed, key, work, func(ctx context.Context) (*run.Claim, error) {
 		h, err := t.leaser.Claim(ctx, key)
@@ -99,6 +100,7 @@ func (t *Tasks[Tx]) Do(ctx context.Context, key string, work exclusive.Work) err
 				result := t.result(g) // it may be stored when Do has returned
 				return h.Finish(ctx, notDone, func(ctx context.Context, g exclusive.Grant) error { return t.finish(ctx, g, result) })
 			},
+			Until:   h.Expires,
 			Abandon: func(ctx context.Context, cause error) error { return t.abandon(ctx, h, cause) },
 			Ended: func() {
 				h.Forget()

@@ -41,7 +41,9 @@ the key is taken the command does not run, and the exit code is 75. What follows
 COMMAND is its own: no flag of exclusive is looked for there.
 
 With --once, --daily or --hourly the key is one run of the name, which is
-remembered: one that is done is not done again, whoever asks. A command that fails
+remembered: one that is done is not done again, whoever asks. If the database is
+away when the command has succeeded, that is tried to be recorded for as long as
+the lease lasts. A command that fails
 (its exit code is not 0) may be run again; --max-attempts and --backoff limit that.
 Another run of the same name is another key: yesterday's may still be at work.
 
@@ -89,10 +91,12 @@ const runExample = `  exclusive run --name backup -- /usr/local/bin/backup --ful
   exclusive run --name report --daily Europe/Berlin --max-attempts 3 -- make report
   exclusive run --name import --once "$FILE" --wait 10m -- import "$FILE"`
 
-// The lengths of a lease, and of the time to stop in, that flags do not set.
+// The lengths of a lease, and of the time to stop in, that flags do not set; and for
+// how long it is tried after a signal to record that the run is done.
 const (
 	runTTL       = time.Minute
 	runKillAfter = 10 * time.Second
+	recordWait   = 5 * time.Second
 )
 
 // runner is one run of the command.
@@ -115,7 +119,8 @@ type runner struct {
 	mu      sync.Mutex
 	signal  syscall.Signal // the first that came; 0: none
 	started bool
-	giveUp  context.CancelFunc // before the start
+	ended   bool // the command has, with success
+	giveUp  context.CancelFunc
 
 	ran    bool // the command was started
 	result supervise.Result
@@ -345,8 +350,8 @@ func (r *runner) exclusive(o *target.Open) (x exclusive.Exclusive, key string, s
 	return l, r.name, func() { _ = l.Close() }, exclusive.ValidateKey("run", r.name)
 }
 
-// interrupt ends the wait for the key, unless the command has been started. The
-// signal is 0 if the database does not answer.
+// interrupt ends the wait for the key, or hastens the end, unless the command runs.
+// The signal is 0 if the database does not answer.
 func (r *runner) interrupt(s syscall.Signal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -357,6 +362,23 @@ func (r *runner) interrupt(s syscall.Signal) {
 	}
 	if r.signal == 0 {
 		r.signal = s
+		r.hasten()
+	}
+}
+
+// endWell says that the command has succeeded, which is to be recorded.
+func (r *runner) endWell() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ended = true
+	r.hasten()
+}
+
+// hasten limits for how long that is tried after a signal. Do is not told at once:
+// it would take the run for interrupted. The caller holds mu.
+func (r *runner) hasten() {
+	if r.ended && r.signal != 0 {
+		time.AfterFunc(recordWait, r.giveUp)
 	}
 }
 
@@ -483,6 +505,7 @@ func (r *runner) work(ctx context.Context, g exclusive.Grant, path string, proce
 		}
 		return &childError{r.result, interrupted, err}
 	}
+	r.endWell()
 	return nil
 }
 

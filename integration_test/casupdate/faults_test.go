@@ -22,6 +22,7 @@ import (
 	"github.com/exclusive-go/exclusive/integration_test/matrix"
 	"github.com/exclusive-go/exclusive/integration_test/proxy"
 	"github.com/exclusive-go/exclusive/internal/db"
+	"github.com/exclusive-go/exclusive/internal/run"
 )
 
 // through puts a proxy between a new pool of target and its server.
@@ -117,6 +118,24 @@ func testGivenBack[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 		}
 		target.Idle(t)
 	}
+}
+
+// The server cannot be reached when work has returned nil, for longer than a row
+// takes to be given back. It becomes done all the same: the claim lasts longer.
+func TestFinishedAfterFailover(t *testing.T) {
+	matrix.Drivers(t, testFinishedAfterFailover, testFinishedAfterFailover, "postgres", "mysql", "mariadb")
+}
+
+func testFinishedAfterFailover[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	setUp(t, target, "k")
+	behind, p := through(t, target)
+	x := newTable(t, behind, leased(time.Hour))
+	must(t, "do", x.Do(t.Context(), "k", func(context.Context, exclusive.Grant) error {
+		p.Intercept(func([]byte) proxy.Verdict { return proxy.Swallow })
+		time.AfterFunc(run.EndWait+time.Second, func() { p.Intercept(nil) }) // the old connections hang
+		return nil
+	}))
+	wantState(t, target, "k", "DONE")
 }
 
 // What work returned is not hidden by a finish that fails, nor the reverse.

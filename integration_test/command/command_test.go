@@ -268,6 +268,72 @@ func (h *held) wait(t *testing.T, code int) {
 	}
 }
 
+// The server cannot be reached when the command has ended, as during a failover,
+// for longer than Do is patient otherwise. The run is done all the same, once.
+func TestDoneAfterFailover(t *testing.T) {
+	each(t, testDoneAfterFailover, servers.Postgres, servers.MySQL, servers.MariaDB)
+}
+
+func testDoneAfterFailover(t *testing.T, p *place) {
+	for name, away := range map[string]func(t *testing.T, x *proxy.Proxy) (back func()){
+		"it refuses": func(t *testing.T, x *proxy.Proxy) func() {
+			again := x.Refuse()
+			x.Cut()
+			return func() {
+				if err := again(); err != nil {
+					t.Error(err)
+				}
+			}
+		},
+		"it is silent": func(_ *testing.T, x *proxy.Proxy) func() {
+			x.Intercept(func([]byte) proxy.Verdict { return proxy.Swallow })
+			return func() { x.Intercept(nil) } // of new connections: the old ones hang
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			behind, x := p.through(t)
+			h := behind.hold(t, "report", "--once", name, "--ttl", "5m")
+			back := away(t, x)
+			time.AfterFunc(endWait+2*time.Second, back)
+			h.end(t, 0)
+			if text := h.errs(); text != "" {
+				t.Errorf("errors %q", text)
+			}
+			p.want(t, 0, "", "already done", "run", "--name", "report", "--once", name, "echo", "ran")
+		})
+	}
+}
+
+// endWait is how long the end of a run may take if nothing is to be recorded.
+const endWait = 5 * time.Second
+
+// Who is told to end while it tries to record that a run is done does not try for
+// as long as the lease lasts.
+func TestInterruptedAtItsEnd(t *testing.T) { each(t, testInterruptedAtItsEnd, servers.Postgres) }
+
+func testInterruptedAtItsEnd(t *testing.T, p *place) {
+	behind, x := p.through(t)
+	h := behind.hold(t, "report", "--once", "r", "--ttl", "1h")
+	x.Refuse()
+	x.Cut()
+	began := h.dir + "/began"
+	if err := os.WriteFile(h.dir+"/end", []byte("0"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the command has ended", func() bool {
+		lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+		return !slices.ContainsFunc(lines, func(line string) bool {
+			text := content(line)
+			return strings.Contains(text, began) && !strings.Contains(text, "--name")
+		})
+	})
+	if err := h.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	h.wait(t, 74)
+}
+
 // What operators see and do. Releasing a key ends the command of its holder.
 func TestOperate(t *testing.T) { each(t, testOperate, all...) }
 

@@ -22,8 +22,8 @@ const (
 // transaction that failed every statement has to run again, not the last one.
 // A COMMIT of unknown outcome is never retried: look what became of it.
 //
-// With a Patient context broken connections and a server that is away are
-// retried until ctx ends.
+// With a Patient context broken connections and a server that is away, or
+// read-only, are retried until ctx ends.
 //
 // Until a statement has failed of which the effect is not known, fn's context asks
 // for statements that are Once: fn must know that it is repeated.
@@ -56,7 +56,7 @@ func Retry(ctx context.Context, c Classifier, fn func(ctx context.Context) error
 		case Disconnected:
 			disconnects++
 			again = disconnects < disconnectTries || patient(ctx)
-		case Unreachable:
+		case Unreachable, ReadOnly: // a standby that is about to be promoted
 			again = patient(ctx)
 		}
 		if !again {

@@ -46,6 +46,27 @@ func TestRetryTries(t *testing.T) {
 	}
 }
 
+// Who is patient waits for a server that is away, or a standby that is not promoted
+// yet, for longer than any number of tries would take.
+func TestRetryIsPatient(t *testing.T) {
+	for _, class := range []Class{Disconnected, Unreachable, ReadOnly} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(Patient(t.Context()), time.Minute)
+			defer cancel()
+			start := time.Now()
+			err := Retry(ctx, classes{}, func(context.Context) error {
+				if time.Since(start) < 30*time.Second {
+					return classError{class}
+				}
+				return nil
+			})
+			if err != nil {
+				t.Errorf("class %d: %v after %v", class, err, time.Since(start))
+			}
+		})
+	}
+}
+
 // What is repeated by Retry is not repeated by others, until it has been.
 func TestRetryAsksForOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

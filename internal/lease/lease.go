@@ -278,6 +278,9 @@ func (h *Held) Grant() exclusive.Grant {
 	return h.grant
 }
 
+// Expires is when the lease ends unless it is renewed, or zero.
+func (h *Held) Expires() time.Time { return h.Grant().Expires }
+
 // Context implements exclusive.Holding.
 func (h *Held) Context() context.Context { return h.ctx }
 

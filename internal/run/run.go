@@ -11,9 +11,9 @@ import (
 	"github.com/exclusive-go/exclusive/internal/db"
 )
 
-// EndWait bounds how long Do waits for a grant to be given back. It runs on a
-// context that the caller's cancellation does not reach: otherwise a cancelled
-// request would leave its key held until the lease ends.
+// EndWait bounds how long Do waits for a grant to be given back; see Claim.Until
+// for what takes longer. It runs on a context that the caller's cancellation does not
+// reach: otherwise a cancelled request would leave its key held until the lease ends.
 const EndWait = 5 * time.Second
 
 // Claim is a grant as a strategy hands it to the skeleton.
@@ -27,6 +27,10 @@ type Claim struct {
 	Committed func() bool
 	// Finish ends the grant after work returned nil without Commit.
 	Finish func(ctx context.Context) error
+	// Until is for a Finish that records that work is done, and may be repeated:
+	// when somebody else can do the work again. It is tried until then, if that is
+	// longer than EndWait. It may be nil.
+	Until func() time.Time
 	// Abandon ends it after anything else. cause is nil after a panic or
 	// runtime.Goexit.
 	Abandon func(ctx context.Context, cause error) error
@@ -107,9 +111,7 @@ func settle(ctx context.Context, key string, c *Claim, workErr, left error) erro
 			workErr = db.CtxError(ctx, "do", key, nil)
 			return Join(workErr, abandon(ctx, c, workErr))
 		}
-		fctx, cancel := Detach(ctx)
-		defer cancel()
-		return c.Finish(fctx)
+		return finish(ctx, c)
 	}
 	// Drivers tell a cancellation in many ways, and work hands them on.
 	workErr = db.Ended(ctx, workErr)
@@ -118,6 +120,28 @@ func settle(ctx context.Context, key string, c *Claim, workErr, left error) erro
 		lost = nil // said already
 	}
 	return Join(workErr, lost, abandon(ctx, c, workErr))
+}
+
+// finish tries for EndWait, which the caller's cancellation does not reach, and
+// then again until Claim.Until or the cancellation: a connection may hang whose
+// server has gone away.
+func finish(ctx context.Context, c *Claim) error {
+	var until time.Time
+	if c.Until != nil {
+		until = c.Until()
+	}
+	try := func() (err error, unanswered bool) {
+		fctx, cancel := Detach(ctx)
+		defer cancel()
+		err = c.Finish(fctx)
+		return err, err != nil && fctx.Err() != nil
+	}
+	for {
+		err, unanswered := try()
+		if !unanswered || ctx.Err() != nil || !time.Now().Before(until) {
+			return err
+		}
+	}
 }
 
 func abandon(ctx context.Context, c *Claim, cause error) error {

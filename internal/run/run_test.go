@@ -107,6 +107,57 @@ func TestDoOutcomes(t *testing.T) {
 	}
 }
 
+// A Finish that records something is tried for as long as nobody else can have the
+// key, on a context of its own each time: the first may be on a connection that
+// hangs. The caller's cancellation ends that, but not the first try.
+func TestDoFinishesWhileItLasts(t *testing.T) {
+	const left = time.Minute
+	for name, tt := range map[string]struct {
+		until  time.Duration // 0: it records nothing
+		back   time.Duration // when the server answers again
+		cancel time.Duration
+		took   time.Duration
+		failed bool
+	}{
+		"back in time":         {until: left, back: left / 2, took: left / 2},
+		"back too late":        {until: left, back: time.Hour, took: left, failed: true},
+		"not much is left":     {until: time.Second, back: time.Hour, took: run.EndWait, failed: true},
+		"nothing to record":    {back: left / 2, took: run.EndWait, failed: true},
+		"cancelled meanwhile":  {until: left, back: left / 2, cancel: run.EndWait + time.Second, took: 2 * run.EndWait, failed: true},
+		"cancelled, and there": {until: left, back: time.Second, cancel: time.Millisecond, took: time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				began := time.Now()
+				if tt.cancel > 0 {
+					time.AfterFunc(tt.cancel, cancel)
+				}
+				g := new(grant)
+				err := run.Do(ctx, run.Observed{}, "k", func(context.Context, exclusive.Grant) error { return nil }, func(ctx context.Context) (*run.Claim, error) {
+					c, err := g.claim(ctx)
+					c.Finish = func(ctx context.Context) error {
+						select {
+						case <-time.After(time.Until(began.Add(tt.back))):
+							return nil
+						case <-ctx.Done():
+							return errRelease
+						}
+					}
+					if tt.until > 0 {
+						c.Until = func() time.Time { return began.Add(tt.until) }
+					}
+					return c, err
+				})
+				if took := time.Since(began); took != tt.took || errors.Is(err, errRelease) != tt.failed {
+					t.Errorf("after %v: %v", took, err)
+				}
+			})
+		})
+	}
+}
+
 func TestDoUnwinds(t *testing.T) {
 	for name, unwind := range map[string]func(){
 		"panic": func() { panic("boom") },
