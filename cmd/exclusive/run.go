@@ -56,10 +56,15 @@ machines, or what failed is started again later, have it say for which time it d
 The key is a lease of --ttl, which is renewed while the command runs. If that
 fails for so long that the lease might pass on, the command and all that it has
 started are stopped before: SIGTERM, and SIGKILL after --kill-after, which may
-be 0: then SIGKILL at once. What the command leaves running when it ends is
-stopped in the same way. If this process is killed, so is the command. Signals
-are handed on to the command's process group, and standard input, output and
-error are the command's own.
+be 0: then SIGKILL at once. What the command leaves running when it ends has a
+second, or --kill-after if that is less, to end by itself, and is then stopped in
+the same way. If this process is killed, so is the command. Signals are handed on
+to the command's process group, and standard input, output and error are the
+command's own. It may read from a terminal if its output is to the same one, and
+not to a pipe.
+
+A script without #! is run by /bin/sh, as cron does. What has no interpreter, or
+may not be executed, is told before anything is taken.
 
 Without --quiet a line on standard error says why a command did not run.
 
@@ -258,7 +263,7 @@ func (r *runner) do(ctx context.Context, env environment) error {
 		return err
 	}
 	// Before anything is taken: a command that does not exist is no attempt.
-	path, err := supervise.LookPath(r.argv[0])
+	path, args, err := supervise.Find(r.argv)
 	if err != nil {
 		return &exitError{supervise.Code(err), err}
 	}
@@ -294,7 +299,7 @@ func (r *runner) do(ctx context.Context, env environment) error {
 	}
 	defer stop()
 	err = x.Do(ctx, key, func(ctx context.Context, g exclusive.Grant) error {
-		return r.work(ctx, g, path, process)
+		return r.work(ctx, g, path, args, process)
 	})
 	return r.exit(t, err)
 }
@@ -449,7 +454,7 @@ func (e *childError) Error() string {
 }
 
 // work runs the command under a grant.
-func (r *runner) work(ctx context.Context, g exclusive.Grant, path string, process chan<- *supervise.Process) error {
+func (r *runner) work(ctx context.Context, g exclusive.Grant, path string, args []string, process chan<- *supervise.Process) error {
 	if !r.begin(ctx) {
 		return context.Cause(ctx)
 	}
@@ -458,7 +463,7 @@ func (r *runner) work(ctx context.Context, g exclusive.Grant, path string, proce
 		return now.Expires
 	}
 	p, err := supervise.Start(supervise.Command{
-		Path: path, Args: r.argv, Env: r.environ(os.Environ(), g),
+		Path: path, Args: args, Env: r.environ(os.Environ(), g),
 		KillAfter: r.killAfter, Reserve: r.reserve(),
 	}, expires(), os.Stdin, os.Stdout, os.Stderr)
 	if err != nil {
@@ -475,10 +480,8 @@ func (r *runner) work(ctx context.Context, g exclusive.Grant, path string, proce
 	for {
 		select {
 		case <-tick.C:
-			// Once for each renewal. What is left of a lease is by a clock that
-			// stops while the machine is suspended, the keeper's goes on: told
-			// again after that, an old end would be a later one. And a keeper
-			// that is stopped reads nothing: its pipe must not fill up.
+			// Once for each renewal: see Extend. And a keeper that is stopped
+			// reads nothing: its pipe must not fill up.
 			if now := expires(); lost != nil && !now.Equal(told) {
 				told = now
 				p.Extend(now)

@@ -24,6 +24,13 @@ func TestRunFlags(t *testing.T) {
 	if err := os.WriteFile(text, []byte("#!/bin/sh\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	for name, first := range map[string]string{
+		"no-interpreter": "#!/no/such/sh -e", "of-dos": "#! /bin/sh\r", "no-program": "#!/dev/null",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(first+"\necho ran\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
 	const ok, redis = "sqlite:///nowhere/at/all.db", "redis://127.0.0.1:1/0"
 	for _, c := range []struct {
 		name, dsn string
@@ -59,6 +66,9 @@ func TestRunFlags(t *testing.T) {
 		{"no such command", ok, "--name n -- exclusive-no-such-command", 127, "not found"},
 		{"no such file", ok, "--name n -- ./no/such/file", 127, "no such file"},
 		{"not executable", ok, "--name n -- " + text, 126, "permission denied"},
+		{"no interpreter", ok, "--name n -- ./no-interpreter", 127, "its interpreter: "},
+		{"interpreter of DOS", ok, "--name n -- ./of-dos", 127, `/bin/sh\r`},
+		{"interpreter that is none", ok, "--name n -- ./no-program", 126, "permission denied"},
 		{"not executable in PATH", ok, "--name n -- text", 126, "permission denied"},
 		{"a directory", ok, "--name n -- " + dir, 126, "directory"},
 		{"no database there", ok, "--name n -- true", exitUnavailable, "exclusive init makes it"},
@@ -69,6 +79,7 @@ func TestRunFlags(t *testing.T) {
 			t.Parallel()
 			cmd := self(t, c.dsn, append([]string{"run"}, strings.Fields(c.args)...)...)
 			cmd.Env = append(cmd.Env, "PATH="+os.Getenv("PATH")+":"+dir)
+			cmd.Dir = dir
 			code, stdout, stderr := output(t, cmd)
 			if code != c.code || stdout != "" || !strings.Contains(stderr, c.stderr) {
 				t.Errorf("exit code %d, output %q, errors %q", code, stdout, stderr)
@@ -130,6 +141,46 @@ func TestRunPassesOn(t *testing.T) {
 				t.Errorf("exit code %d, output %q, errors %q", code, stdout, stderr)
 			}
 		})
+	}
+}
+
+// A script without #! is one of sh, as in a crontab without exclusive. What is no
+// script is left to the kernel.
+func TestRunScriptWithoutInterpreter(t *testing.T) {
+	t.Parallel()
+	dsn, plain := sqliteFile(t)
+	dir := t.TempDir()
+	for _, c := range []struct {
+		name, text string
+		code       int
+		stdout     string
+	}{
+		{"script", "echo $0 $*; exit 3", 3, "%s a b\n"},
+		{"empty", "", 0, ""},
+		{"program", "\x7fELF\x00 of another machine", 126, ""},
+	} {
+		path := filepath.Join(dir, c.name)
+		if err := os.WriteFile(path, []byte(c.text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for _, command := range []string{path, c.name} { // the second one in PATH
+			cmd := self(t, dsn, "run", "--name", c.name, "--", command, "a", "b")
+			cmd.Env = append(cmd.Env, "PATH="+dir+":"+os.Getenv("PATH"))
+			want := strings.ReplaceAll(c.stdout, "%s", path)
+			if code, stdout, stderr := output(t, cmd); code != c.code || stdout != want {
+				t.Errorf("%s: exit code %d, output %q, errors %q", command, code, stdout, stderr)
+			}
+		}
+	}
+	// What cannot be run is known before anything is taken.
+	if err := os.WriteFile(filepath.Join(dir, "broken"), []byte("#!/no/such/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, stderr := output(t, self(t, dsn, "run", "--name", "broken", "--hourly", "--", filepath.Join(dir, "broken"))); code != 127 {
+		t.Errorf("exit code %d, errors %q", code, stderr)
+	}
+	if n := count(t, plain, "SELECT COUNT(*) FROM exclusive_task"); n != 0 {
+		t.Errorf("%d runs were begun", n)
 	}
 }
 
@@ -385,6 +436,25 @@ func TestRunKillsAtOnce(t *testing.T) {
 		if exists(dir+"/term") != heard {
 			t.Errorf("--kill-after %s: SIGTERM came: %v", killAfter, !heard)
 		}
+	}
+}
+
+// What reads from the command may read to the end, and do its work, as tee does.
+func TestRunLetsReadersEnd(t *testing.T) {
+	t.Parallel()
+	dsn, _ := sqliteFile(t)
+	dir := t.TempDir()
+	const script = `mkfifo $dir/pipe
+		{ cat; sleep 0.1; echo end; } <$dir/pipe >$dir/log &
+		exec >$dir/pipe
+		echo last words`
+	cmd := self(t, dsn, "run", "--name", "n", "sh", "-c", script)
+	cmd.Env = append(cmd.Env, "dir="+dir)
+	if err := cmd.Run(); err != nil {
+		t.Fatal(err)
+	}
+	if log := content(dir + "/log"); log != "last words\nend" {
+		t.Errorf("the log is %q", log)
 	}
 }
 

@@ -115,33 +115,54 @@ func TestBenchOnATerminal(t *testing.T) {
 	}
 }
 
-// A command may read from the terminal that run was started on, and the script
-// that started it may do so afterwards.
-func TestRunOnATerminal(t *testing.T) {
-	t.Parallel()
+// onTerminal has a script of sh run the command, as "$0" "$@", on a terminal of its
+// own at which somebody types, and returns what that shows.
+func onTerminal(t *testing.T, typed, script string, args ...string) string {
+	t.Helper()
 	keyboard, screen := terminal(t)
 	dsn, _ := sqliteFile(t)
-	ask := "read answer; echo got $answer"
-	cmd := self(t, dsn, "run", "--name", "n", "sh", "-c", ask)
+	cmd := self(t, dsn, args...)
 	this, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd.Path, cmd.Args = "/bin/sh", append([]string{"sh", "-c", `"$0" "$@"; ` + ask, this}, cmd.Args[1:]...)
+	cmd.Path, cmd.Args = "/bin/sh", append([]string{"sh", "-c", script, this}, cmd.Args[1:]...)
+	cmd.Dir = t.TempDir()
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = screen, screen, screen
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 0}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := keyboard.WriteString("one\ntwo\n"); err != nil {
+	if _, err := keyboard.WriteString(typed); err != nil {
 		t.Fatal(err)
 	}
 	if err := cmd.Wait(); err != nil {
-		t.Fatal(err)
+		t.Error(err)
 	}
 	_ = screen.Close()
 	shown, _ := io.ReadAll(keyboard) // ends with an error when nobody has the terminal
-	if !strings.Contains(string(shown), "got one") || !strings.Contains(string(shown), "got two") {
+	return string(shown)
+}
+
+// A command may read from the terminal that run was started on, and the script
+// that started it may do so afterwards.
+func TestRunOnATerminal(t *testing.T) {
+	t.Parallel()
+	const ask = "read answer; echo got $answer"
+	shown := onTerminal(t, "one\ntwo\n", `"$0" "$@"; `+ask, "run", "--name", "n", "sh", "-c", ask)
+	if !strings.Contains(shown, "got one") || !strings.Contains(shown, "got two") {
+		t.Errorf("it showed %q", shown)
+	}
+}
+
+// Where the output is piped it is the other program of the pipe, as a pager, that
+// reads from the terminal. The command is told that it cannot, and is not stopped.
+func TestRunInAPipeOnATerminal(t *testing.T) {
+	t.Parallel()
+	const command = "if read answer; then echo $answer; else echo nothing; fi; until test -e read; do sleep 0.01; done"
+	const pager = `{ read line; read answer </dev/tty; echo >read; echo the command got $line, the pager got $answer; }`
+	shown := onTerminal(t, "one\n", `"$0" "$@" | `+pager, "run", "--name", "n", "sh", "-c", command)
+	if !strings.Contains(shown, "the command got nothing, the pager got one") {
 		t.Errorf("it showed %q", shown)
 	}
 }

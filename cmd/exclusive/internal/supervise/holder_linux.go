@@ -49,6 +49,7 @@ type Process struct {
 
 	mu      sync.Mutex
 	control *os.File
+	ends    ends
 
 	terminal bool // the command's group has it, as this one had
 
@@ -72,7 +73,7 @@ func Start(c Command, until time.Time, stdin, stdout, stderr *os.File) (*Process
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return nil, fmt.Errorf("become the parent of orphans: %w", err)
 	}
-	p := &Process{done: make(chan struct{}), terminal: hasTerminal(os.Getpid())}
+	p := &Process{done: make(chan struct{}), terminal: hasTerminal(os.Getpid()), ends: ends{slept()}}
 	answers, err := p.start(c, until, stdin, stdout, stderr)
 	if err != nil {
 		return nil, fmt.Errorf("start the keeper: %w", err)
@@ -123,7 +124,7 @@ func (p *Process) start(c Command, until time.Time, stdin, stdout, stderr *os.Fi
 			keeperName,
 			strconv.Itoa(int(control.Fd())), strconv.Itoa(int(fromKeeper.Fd())),
 			strconv.FormatInt(int64(c.KillAfter), 10), strconv.FormatInt(int64(c.Reserve), 10),
-			strconv.FormatInt(bootTimeOf(until), 10), c.Path,
+			strconv.FormatInt(p.ends.bootTime(until), 10), c.Path,
 		}, c.Args...),
 		Env: c.Env, Stdin: stdin, Stdout: stdout, Stderr: stderr,
 		// Out of reach of the terminal's Ctrl-C: that is forwarded once.
@@ -167,15 +168,20 @@ func (p *Process) follow(lines *bufio.Scanner, answers *os.File) {
 	_ = p.control.Close()
 }
 
-// hasTerminal reports whether standard input is a terminal and the process is one
-// of those that may read from it.
+// hasTerminal reports whether standard input and output are a terminal and the
+// process is one of those that may read from it. Where the output goes elsewhere,
+// as in a pipe to a pager, it is the others there who need the terminal.
 func hasTerminal(pid int) bool {
 	group, err := unix.Getpgid(pid)
 	if err != nil {
 		return false
 	}
-	reader, err := unix.IoctlGetInt(0, unix.TIOCGPGRP)
-	return err == nil && reader == group
+	for _, file := range []int{0, 1} {
+		if reader, err := unix.IoctlGetInt(file, unix.TIOCGPGRP); err != nil || reader != group {
+			return false
+		}
+	}
+	return true
 }
 
 // takeTerminal gives the terminal to this process's group again, for a shell that
@@ -204,16 +210,26 @@ func killOrphans() {
 }
 
 func (p *Process) tell(what byte, number int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.write(what, number)
+}
+
+// write is tell. The caller holds mu.
+func (p *Process) write(what byte, number int64) {
 	var b [frame]byte
 	b[0] = what
 	binary.BigEndian.PutUint64(b[1:], uint64(number))
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	_, _ = p.control.Write(b[:]) // a keeper that is gone is noticed by follow
 }
 
-// Extend says until when the lease lasts by now.
-func (p *Process) Extend(until time.Time) { p.tell(extend, bootTimeOf(until)) }
+// Extend says until when the lease lasts by now. It was renewed after the last
+// Extend, or Start.
+func (p *Process) Extend(until time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.write(extend, p.ends.bootTime(until))
+}
 
 // Signal sends a signal to the command's process group.
 func (p *Process) Signal(s syscall.Signal) { p.tell(forward, int64(s)) }

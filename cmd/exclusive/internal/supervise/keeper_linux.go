@@ -26,6 +26,10 @@ const sweep = 10 * time.Millisecond
 // which goes on while the machine is suspended.
 const look = time.Second
 
+// linger is the longest time that what the command has left behind has to end by
+// itself, as the reader of a pipe does that it has written to.
+const linger = time.Second
+
 // Keep does not return if this process was started as a keeper.
 func Keep() {
 	if len(os.Args) < 8 || os.Args[0] != keeperName {
@@ -82,12 +86,17 @@ func (k *keeper) run(control io.Reader, path string, argv []string) {
 	// Whoever loses its parent becomes a child of the keeper.
 	err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 	if err == nil {
+		foreground := hasTerminal(unix.Getppid())
+		if !foreground {
+			// Who reads from the terminal in the background is stopped, and nobody
+			// has it go on. This way it is told that it cannot read.
+			signal.Ignore(syscall.SIGTTIN, syscall.SIGTTOU)
+		}
 		k.pid, err = syscall.ForkExec(path, argv, &syscall.ProcAttr{
 			Env: os.Environ(), Files: []uintptr{0, 1, 2},
 			Sys: &syscall.SysProcAttr{
 				Setpgid: true, Pdeathsig: syscall.SIGKILL,
-				// Who reads from the terminal without this is stopped for good.
-				Foreground: hasTerminal(unix.Getppid()),
+				Foreground: foreground,
 			},
 		})
 	}
@@ -159,9 +168,19 @@ func (k *keeper) reap(ended chan<- struct{}) {
 	}
 }
 
+// stopAt is when to begin to stop what is there. endedAt is when the command ended,
+// or 0.
+func (k *keeper) stopAt(endedAt int64) int64 {
+	at := k.until - k.reserve - k.killAfter
+	if endedAt != 0 {
+		at = min(at, endedAt+min(int64(linger), k.killAfter))
+	}
+	return at
+}
+
 // watch returns when nothing of the command is left.
 func (k *keeper) watch(ended <-chan struct{}) {
-	var killAt int64 // 0: not stopping
+	var endedAt, killAt int64 // 0: it has not; not stopping
 	begin := func() {
 		if killAt != 0 {
 			return
@@ -178,8 +197,7 @@ func (k *keeper) watch(ended <-chan struct{}) {
 		case <-k.empty:
 			return
 		case <-ended:
-			ended = nil
-			begin() // what it has left behind
+			ended, endedAt = nil, bootTime()
 		case m := <-k.told:
 			switch m.what {
 			case extend:
@@ -190,7 +208,7 @@ func (k *keeper) watch(ended <-chan struct{}) {
 					k.signalGroup(syscall.SIGCONT) // who is stopped sees it only then
 				}
 			case stop:
-				if killAt == 0 {
+				if killAt == 0 && endedAt == 0 {
 					k.say("stopped because it was told to")
 				}
 				begin()
@@ -200,13 +218,15 @@ func (k *keeper) watch(ended <-chan struct{}) {
 		case <-timer.C:
 		}
 		now := bootTime()
-		if killAt == 0 && now >= k.until-k.reserve-k.killAfter {
-			k.say("stopped because the lease was about to run out")
+		if killAt == 0 && now >= k.stopAt(endedAt) {
+			if endedAt == 0 {
+				k.say("stopped because the lease was about to run out")
+			}
 			begin()
 		}
 		switch {
 		case killAt == 0:
-			timer.Reset(min(time.Duration(k.until-k.reserve-k.killAfter-now), look))
+			timer.Reset(min(time.Duration(k.stopAt(endedAt)-now), look))
 		case now < killAt:
 			timer.Reset(min(time.Duration(killAt-now), look))
 		default:

@@ -12,17 +12,38 @@ import (
 
 // bootTime is a clock that all processes share, in nanoseconds. It never goes
 // back, and goes on while the machine is suspended.
-func bootTime() int64 {
+func bootTime() int64 { return clock(unix.CLOCK_BOOTTIME) }
+
+func clock(id int32) int64 {
 	var now unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) // fails for an unknown clock only
+	_ = unix.ClockGettime(id, &now) // fails for an unknown clock only
 	return now.Nano()
 }
 
-// bootTimeOf is a moment on that clock. If this process is stopped between the
-// two statements the result is too early, never too late.
-func bootTimeOf(t time.Time) int64 {
-	now := bootTime()
-	return now + int64(time.Until(t))
+// slept is for how long the machine has been suspended. If this process is stopped
+// between the two readings it is less.
+func slept() int64 {
+	boot := bootTime()
+	return boot - clock(unix.CLOCK_MONOTONIC)
+}
+
+// ends makes moments of bootTime of the ends of a lease, which are by a clock that
+// stops while the machine is suspended. So it has to be known for how long it had
+// been when the lease was asked for: not more than this, which is from before that.
+// (A lease's first end is an exception: a suspend between the answer to the claim
+// and the command's start is taken for one before the claim.)
+type ends struct{ slept int64 }
+
+func (e *ends) bootTime(until time.Time) int64 {
+	now := clock(unix.CLOCK_MONOTONIC) // first: what is left is rather less
+	return e.next(now+int64(time.Until(until)), slept())
+}
+
+// next is bootTime for an end on the clock that stops. slept is of the present.
+func (e *ends) next(until, slept int64) int64 {
+	end := until + e.slept
+	e.slept = max(e.slept, slept)
+	return end
 }
 
 // descendants lists the processes that root has started, directly or not, whose

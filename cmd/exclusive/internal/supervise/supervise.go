@@ -13,18 +13,21 @@
 package supervise
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 )
 
 // Command is what is run.
 type Command struct {
-	Path string   // of the program: see LookPath
+	Path string   // of the program: see Find
 	Args []string // begins with the program's name
 	Env  []string
 	// KillAfter is how long after SIGTERM comes SIGKILL; 0: at once, and no SIGTERM. The keeper takes it
@@ -57,7 +60,7 @@ const (
 	CodeNotFound      = 127
 )
 
-// Code is the exit code for an error of LookPath or Start.
+// Code is the exit code for an error of Find or Start.
 func Code(err error) int {
 	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) {
 		return CodeNotFound
@@ -65,9 +68,46 @@ func Code(err error) int {
 	return CodeNotExecutable
 }
 
-// LookPath finds a program as a shell does. One that is found but is not
-// executable is an error of its own.
-func LookPath(name string) (string, error) {
+// Find finds the program that a command names, as a shell does, and how the kernel
+// is to run it: see Command. It fails if that can be known not to go.
+func Find(command []string) (path string, args []string, err error) {
+	if path, err = lookPath(command[0]); err != nil {
+		return "", nil, err
+	}
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // not to wait at a pipe
+	if err != nil {
+		return path, command, nil // it need not be readable
+	}
+	defer func() { _ = file.Close() }()
+	first := make([]byte, 256) // what the kernel looks at
+	n, err := io.ReadFull(file, first)
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return path, command, nil
+	}
+	line, _, _ := bytes.Cut(first[:n], []byte("\n"))
+	interpreter, found := bytes.CutPrefix(line, []byte("#!"))
+	switch {
+	case found:
+		name, _, _ := strings.Cut(strings.Trim(string(interpreter), " \t"), " ")
+		name, _, _ = strings.Cut(name, "\t")
+		if filepath.Base(name) == name { // no PATH is looked at
+			name = "./" + name
+		}
+		if _, err := lookPath(name); err != nil {
+			return "", nil, fmt.Errorf("cannot run %s by its interpreter: %w", path, err)
+		}
+	case bytes.IndexByte(line, 0) < 0:
+		// As execvp(3) does: a script without #! is one of sh.
+		return shell, append([]string{"sh", path}, command[1:]...), nil
+	}
+	return path, command, nil
+}
+
+const shell = "/bin/sh"
+
+// lookPath is exec.LookPath, but what is found and is not executable is an error of
+// its own.
+func lookPath(name string) (string, error) {
 	path, err := exec.LookPath(name)
 	if err == nil || !errors.Is(err, exec.ErrNotFound) || filepath.Base(name) != name {
 		return path, err
