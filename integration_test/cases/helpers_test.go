@@ -16,6 +16,7 @@ import (
 
 	"github.com/exclusive-go/exclusive"
 	"github.com/exclusive-go/exclusive/fencing"
+	"github.com/exclusive-go/exclusive/integration_test/cases/pool"
 	"github.com/exclusive-go/exclusive/integration_test/matrix"
 	"github.com/exclusive-go/exclusive/integration_test/proxy"
 	"github.com/exclusive-go/exclusive/integration_test/servers"
@@ -126,6 +127,15 @@ func through[Tx any](t testing.TB, target *matrix.Target[Tx], o matrix.Options) 
 	return target.Another(t, o), p
 }
 
+// watched opens one more pool of target, which shows what is asked of it.
+func watched[Tx any](t testing.TB, target *matrix.Target[Tx]) (*matrix.Target[Tx], *pool.Pool[Tx]) {
+	t.Helper()
+	another := target.Another(t, matrix.Options{})
+	p := pool.New(another.DB)
+	another.DB = p
+	return another, p
+}
+
 // inTx runs fn in a transaction of the application's own.
 func inTx[Tx any](ctx context.Context, target *matrix.Target[Tx], fn func(ctx context.Context, tx Tx) error) error {
 	return db.InTx(ctx, target.DB, func(ctx context.Context, tx Tx, _ db.Runner) error { return fn(ctx, tx) })
@@ -165,6 +175,9 @@ func onIssuer[Tx any](test func(*testing.T, *issuer)) func(*testing.T, *matrix.T
 	return func(t *testing.T, target *matrix.Target[Tx]) { test(t, fencingIssuer(t, target)) }
 }
 
+// clocks are those of the servers, in microseconds.
+var clocks = map[string]string{"postgres": strategy.PostgresNow, "mysql": strategy.MySQLNow, "mariadb": strategy.MySQLNow, "sqlite": strategy.SQLiteNow}
+
 func fencingIssuer[Tx any](t testing.TB, target *matrix.Target[Tx]) *issuer {
 	t.Helper()
 	strategies.Tables(t, target)
@@ -172,7 +185,7 @@ func fencingIssuer[Tx any](t testing.TB, target *matrix.Target[Tx]) *issuer {
 		l, err := fencing.New(target.DB, c)
 		return opened(t, l, err)
 	}
-	now := map[string]string{"postgres": strategy.PostgresNow, "mysql": strategy.MySQLNow, "mariadb": strategy.MySQLNow, "sqlite": strategy.SQLiteNow}[target.Dialect]
+	now := clocks[target.Dialect]
 	i := &issuer{
 		dialect: target.Dialect,
 		open:    func(t testing.TB, c fencing.Config) exclusive.Leaser { return open(t, target, c) },

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -201,36 +202,55 @@ func testB004Lease(t *testing.T) {
 	})
 }
 
-// testB004 has work end when its claim is being renewed, which is the strategy's own
-// affair.
+// testB004 has work end while its claim is being renewed, which is the strategy's own
+// affair: once the renewal has run at the server and is not answered yet, and once it
+// arrives there when the release is over and a rival has the key.
 func testB004[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Strategy[Tx]) {
-	const ttl = 6 * time.Second
-	parallel := size(40, 8)
-	if !target.Networked() {
-		parallel = 8 // it has one writer, and no queue for others
-	}
 	place := s.SetUp(t, target)
-	x := place.New(t, target, exclusivetest.Config{TTL: ttl})
-	rival := place.New(t, target.Another(t, matrix.Options{}), exclusivetest.Config{TTL: forever})
-	var workers sync.WaitGroup
-	for range parallel {
+	// Its claims are shorter than what is renewed, so that a renewal of one would show.
+	rival := place.New(t, target.Another(t, matrix.Options{}), exclusivetest.Config{TTL: 5 * time.Second, NoRenew: true})
+	for _, late := range []bool{false, true} {
 		key := place.MustKey(t)
-		workers.Go(func() {
-			for range size(1000, 8) / parallel {
-				err := x.Do(t.Context(), key, func(context.Context, exclusive.Grant) error {
-					time.Sleep(ttl/3 - 5*time.Millisecond + rand.N(10*time.Millisecond))
-					return errBusiness
-				})
-				if !errors.Is(err, errBusiness) || errors.Is(err, exclusive.ErrLost) {
-					t.Errorf("do: %v", err)
+		near, p := watched(t, target)
+		x := place.New(t, near, exclusivetest.Config{TTL: 9 * time.Second})
+		renews, released, renewed := make(chan struct{}), make(chan struct{}), make(chan struct{})
+		release := sync.OnceFunc(func() { close(released) })
+		t.Cleanup(release)
+		err := x.Do(t.Context(), key, func(context.Context, exclusive.Grant) error {
+			var renewal atomic.Pointer[string] // the first that is sent now
+			hold := func() { close(renews); <-released }
+			p.OnAnswer(func(query string) {
+				if r := renewal.Load(); r == nil || *r != query {
+					return
 				}
-				if err := rival.Do(t.Context(), key, func(context.Context, exclusive.Grant) error { return errBusiness }); !errors.Is(err, errBusiness) {
-					t.Errorf("another, right after it: %v", err)
+				p.OnAnswer(nil)
+				if !late {
+					hold()
 				}
-			}
+				close(renewed)
+			})
+			p.OnStatement(func(query string, _ []any) error {
+				if renewal.CompareAndSwap(nil, &query) && late {
+					hold()
+				}
+				return nil
+			})
+			ended(t, "a renewal", renews)
+			return errBusiness
 		})
+		wantErr(t, "do", err, errBusiness)
+		not(t, "do", err, exclusive.ErrLost)
+		err = rival.Do(t.Context(), key, func(context.Context, exclusive.Grant) error {
+			before := claimedUntil(t, target, s, key)
+			release()
+			ended(t, "the renewal", renewed)
+			if after := claimedUntil(t, target, s, key); after != before {
+				t.Errorf("the renewal of the one before moved the rival's claim by %v", after-before)
+			}
+			return errBusiness
+		})
+		wantErr(t, "another, right after it", err, errBusiness)
 	}
-	workers.Wait()
 }
 
 // A release returns by its own deadline although the lease's row is locked, or

@@ -54,6 +54,20 @@ func claimArgs(strategy, key string) []any {
 	return []any{key}
 }
 
+// claimedUntil is when a claim ends, on the server's clock.
+func claimedUntil[Tx any](t testing.TB, target *matrix.Target[Tx], s strategies.Strategy[Tx], key string) time.Duration {
+	t.Helper()
+	claim := claims[s.Name]
+	return time.Duration(target.Int(t, "SELECT "+claim.until+" FROM "+claim.table+" WHERE "+claim.is, claimArgs(s.Name, key)...)) * time.Microsecond
+}
+
+// claimLeft is how long a claim lasts yet, on the server's clock.
+func claimLeft[Tx any](t testing.TB, target *matrix.Target[Tx], s strategies.Strategy[Tx], key string) time.Duration {
+	t.Helper()
+	claim := claims[s.Name]
+	return time.Duration(target.Int(t, "SELECT "+claim.until+" - "+clocks[target.Dialect]+" FROM "+claim.table+" WHERE "+claim.is, claimArgs(s.Name, key)...)) * time.Microsecond
+}
+
 // renewals waits until a lease was renewed n times from now on.
 func renewals(t testing.TB, lease *exclusive.Lease, n int) {
 	t.Helper()
@@ -306,10 +320,8 @@ func testB014[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Stra
 		return
 	}
 	place := s.SetUp(t, target)
-	key, claim := place.MustKey(t), claims[s.Name]
-	until := func() int64 {
-		return target.Int(t, "SELECT "+claim.until+" FROM "+claim.table+" WHERE "+claim.is, claimArgs(s.Name, key)...)
-	}
+	key := place.MustKey(t)
+	until := func() time.Duration { return claimedUntil(t, target, s, key) }
 	far, p := through(t, target, matrix.Options{})
 	x := place.New(t, far, exclusivetest.Config{TTL: 9 * time.Second})
 	rival := place.New(t, target, exclusivetest.Config{})

@@ -14,6 +14,7 @@ import (
 type Pool[Tx any] struct {
 	current     atomic.Pointer[db.DB[Tx]]
 	onStatement atomic.Pointer[func(query string, args []any) error]
+	onAnswer    atomic.Pointer[func(query string)]
 	onCommit    atomic.Pointer[func(commit func() error) error]
 }
 
@@ -40,6 +41,16 @@ func (p *Pool[Tx]) OnStatement(see func(query string, args []any) error) {
 	p.onStatement.Store(&see)
 }
 
+// OnAnswer has every statement shown to see when it has run, before its answer is
+// handed on. nil: none is.
+func (p *Pool[Tx]) OnAnswer(see func(query string)) {
+	if see == nil {
+		p.onAnswer.Store(nil)
+		return
+	}
+	p.onAnswer.Store(&see)
+}
+
 // OnCommit has every COMMIT done by do, which is given the real one. A
 // transaction that it does not commit is rolled back. nil: by the adapter itself.
 func (p *Pool[Tx]) OnCommit(do func(commit func() error) error) {
@@ -57,6 +68,12 @@ func (p *Pool[Tx]) see(query string, args []any) error {
 		return (*see)(query, args)
 	}
 	return nil
+}
+
+func (p *Pool[Tx]) answered(query string) {
+	if see := p.onAnswer.Load(); see != nil {
+		(*see)(query)
+	}
 }
 
 // Exec implements db.Runner.
@@ -135,6 +152,7 @@ func (r runner[Tx]) Exec(ctx context.Context, query string, args ...any) (db.Res
 	if err := r.pool.see(query, args); err != nil {
 		return db.Result{}, err
 	}
+	defer r.pool.answered(query)
 	return r.Runner.Exec(ctx, query, args...)
 }
 
@@ -142,5 +160,6 @@ func (r runner[Tx]) Query(ctx context.Context, query string, args []any, each fu
 	if err := r.pool.see(query, args); err != nil {
 		return err
 	}
+	defer r.pool.answered(query)
 	return r.Runner.Query(ctx, query, args, each)
 }
