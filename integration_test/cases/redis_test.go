@@ -87,6 +87,8 @@ func TestB031_LostAnswerOfAcquire(t *testing.T) {
 		t.Parallel()
 		client, p := redisThrough(t, nil)
 		x := redisLeases(t, client, redisbackend.Config{Prefix: prefix, Holder: claiming, TTL: forever})
+		// The server knows the script now: what is lost is not the answer that it does not.
+		must(t, "the first", x.Do(t.Context(), "retried", nothing))
 		lost := loseFirst(p, isClaim)
 		lease, err := x.TryAcquire(t.Context(), "retried")
 		must(t, "acquire", err)
@@ -94,8 +96,8 @@ func TestB031_LostAnswerOfAcquire(t *testing.T) {
 			t.Error("no answer was lost")
 		}
 		g := lease.Grant()
-		if id, token := storedLease(t, plain, prefix, "retried"); id != g.ID || token != g.Token {
-			t.Errorf("the caller has grant %s with token %d, the server %s with %d", g.ID, g.Token, id, token)
+		if id, token := storedLease(t, plain, prefix, "retried"); id != g.ID || token != g.Token || token != 2 {
+			t.Errorf("the caller has grant %s with token %d, the server %s with %d; want 2", g.ID, g.Token, id, token)
 		}
 		_, err = other.TryAcquire(t.Context(), "retried")
 		wantErr(t, "another", err, exclusive.ErrHeld)
@@ -106,6 +108,7 @@ func TestB031_LostAnswerOfAcquire(t *testing.T) {
 		t.Parallel()
 		client, p := redisThrough(t, func(o *redis.Options) { o.MaxRetries = -1 })
 		x := redisLeases(t, client, redisbackend.Config{Prefix: prefix, Holder: claiming, TTL: forever})
+		must(t, "the first", x.Do(t.Context(), "given back", nothing)) // as above
 		p.Intercept(func(data []byte) proxy.Verdict {
 			if isClaim(data) {
 				return proxy.CutAfter
@@ -116,7 +119,11 @@ func TestB031_LostAnswerOfAcquire(t *testing.T) {
 		wantErr(t, "acquire", err, exclusive.ErrUnavailable)
 		not(t, "acquire", err, exclusive.ErrHeld)
 		// Only a give-back lets another have it: the lease outlasts the test.
-		free(t, other, "given back")
+		next := acquire(t, other, "given back")
+		if token := next.Grant().Token; token != 3 {
+			t.Errorf("token %d; want 3, after that of the acquire whose answer was lost", token)
+		}
+		must(t, "release", next.Release(t.Context()))
 	})
 	t.Run("twin", func(t *testing.T) {
 		t.Parallel()
@@ -359,11 +366,46 @@ func body[Tx any](t *testing.T, target *matrix.Target[Tx]) string {
 	return s
 }
 
+// naive is a destination of the test's own, without the toolkit's guard: a write is
+// accepted if its condition holds. It reports whether it was.
+func naive[Tx any](t *testing.T, target *matrix.Target[Tx], condition string) (write func(g exclusive.Grant, body string) bool, stored func() string) {
+	t.Helper()
+	target.MustExec(t, "CREATE TABLE naive (body varchar(200) NOT NULL, token bigint NOT NULL)")
+	target.MustExec(t, "INSERT INTO naive VALUES ('', 0)")
+	write = func(g exclusive.Grant, body string) bool {
+		res, err := target.Plain.ExecContext(t.Context(), target.Bind("UPDATE naive SET body = ?, token = ? WHERE "+condition), body, g.Token, g.Token)
+		must(t, "a naive write", err)
+		n, err := res.RowsAffected()
+		must(t, "its rows", err)
+		return n == 1
+	}
+	return write, func() (s string) {
+		must(t, "read", target.Plain.QueryRowContext(t.Context(), "SELECT body FROM naive").Scan(&s))
+		return s
+	}
+}
+
 // After an eviction the former holder's write is refused, and so is a token of a
-// counter that began again, with the cause named. In the field an LRU policy
-// evicted locks and counters, and two workers wrote.
+// counter that began again, with the cause named; exclusive doctor tells of a server
+// that would evict. In the field an LRU policy evicted locks and counters, and two
+// workers wrote.
 func TestB037_Eviction(t *testing.T) {
 	t.Parallel()
+	t.Run("doctor", func(t *testing.T) {
+		t.Parallel()
+		exclusively := buildCommand(t)
+		server := rediscluster.Start(t)
+		for _, policy := range []string{"noeviction", "allkeys-lru", "allkeys-lfu", "allkeys-random", "volatile-lru", "volatile-lfu", "volatile-random", "volatile-ttl"} {
+			must(t, policy, server.Client(t).ConfigSet(t.Context(), "maxmemory-policy", policy).Err())
+			want := "warn" // no limit of its memory is set yet
+			if policy == "noeviction" {
+				want = "ok"
+			}
+			if status, _ := doctorCheck(t, exclusively, "redis://"+server.Addr+"/0", "redisbackend", "maxmemory-policy"); status != want {
+				t.Errorf("doctor says %q of %s; want %q", status, policy, want)
+			}
+		}
+	})
 	matrix.Drivers(t, testEviction[pgx.Tx], testEviction[*sql.Tx])
 }
 
@@ -406,6 +448,12 @@ func testEviction[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 	}))
 	if got := body(t, target); got != "D" {
 		t.Errorf("%q is stored; want D", got)
+	}
+
+	// The twin: nothing is compared, and the former holder's write stands.
+	naively, stored := naive(t, target, "0 < ?")
+	if !naively(a, "A") || !naively(b.Grant(), "B") || !naively(a, "A again") || stored() != "A again" {
+		t.Errorf("without a guard an eviction does no harm: %q is stored", stored())
 	}
 }
 
@@ -578,7 +626,7 @@ func testEqualTokens[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 	must(t, "fail over", client.HSet(ctx, prefix+"{k}:counter", "token", 4).Err())
 	must(t, "fail over", client.Del(ctx, prefix+"{k}:lease").Err())
 	first := acquire(t, x, "k")
-	b := first.Grant()
+	b, equal := first.Grant(), first.Grant()
 	if a.Token != 5 || b.Token != 5 || a.ID == b.ID {
 		t.Fatalf("A has %d and B %d; want 5 and 5, of two grants", a.Token, b.Token)
 	}
@@ -590,6 +638,12 @@ func testEqualTokens[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 	wantErr(t, "A's write after B's", write(a, "A too late"), exclusive.ErrFenced)
 	if got := body(t, target); b.Token != 6 || got != "B" {
 		t.Errorf("B has token %d and %q is stored; want 6 and B", b.Token, got)
+	}
+
+	// The twin: tokens alone are compared, and both owners of 5 write.
+	naively, stored := naive(t, target, "token <= ?")
+	if !naively(a, "A") || !naively(equal, "B") || !naively(a, "A again") || stored() != "A again" {
+		t.Errorf("to compare tokens alone does no harm: %q is stored", stored())
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -194,12 +195,10 @@ func TestB011_NothingRenewed(t *testing.T) {
 	t.Run("lease", func(t *testing.T) {
 		eachIssuer(t, func(t *testing.T, i *issuer) {
 			key := newKey()
-			err := i.open(t, fencing.Config{TTL: ttl}).Do(t.Context(), key, func(ctx context.Context, g exclusive.Grant) error {
+			err := i.open(t, fencing.Config{TTL: ttl}).Do(t.Context(), key, func(ctx context.Context, _ exclusive.Grant) error {
 				i.remove(t, key)
 				ended(t, "work's context", ctx.Done())
-				if time.Now().After(g.Expires) {
-					t.Error("told when the lease would have ended anyway")
-				}
+				toldByRenewal(t, ctx)
 				return nil
 			})
 			wantErr(t, "do", err, exclusive.ErrLost)
@@ -216,17 +215,25 @@ func testB011[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Stra
 	key := place.MustKey(t)
 	claim, args := claims[s.Name], claimArgs(s.Name, key)
 	table := claim.table + " WHERE " + claim.is
-	err := place.New(t, target, exclusivetest.Config{TTL: 6 * time.Second}).Do(t.Context(), key, func(ctx context.Context, g exclusive.Grant) error {
+	err := place.New(t, target, exclusivetest.Config{TTL: 6 * time.Second}).Do(t.Context(), key, func(ctx context.Context, _ exclusive.Grant) error {
 		target.MustExec(t, "DELETE FROM "+table, args...)
 		ended(t, "work's context", ctx.Done())
-		if time.Now().After(g.Expires) {
-			t.Error("told when the lease would have ended anyway")
-		}
+		toldByRenewal(t, ctx)
 		return nil
 	})
 	wantErr(t, "do", err, exclusive.ErrLost)
 	if n := target.Int(t, "SELECT COUNT(*) FROM "+table, args...); n != 0 {
 		t.Error("the row was made anew")
+	}
+}
+
+// toldByRenewal fails unless a lease ended because a renewal was told that the backend
+// has it no longer, and not because its time was over.
+func toldByRenewal(t testing.TB, ctx context.Context) {
+	t.Helper()
+	var e *exclusive.Error
+	if cause := context.Cause(ctx); !errors.As(cause, &e) || !strings.Contains(e.Hint, "no longer has it") {
+		t.Errorf("told, but not by a renewal: %v", cause)
 	}
 }
 
@@ -361,6 +368,11 @@ func cutOnce(t testing.TB, p *proxy.Proxy) {
 // Elsewhere its end was computed before the wait, and it arrived expired.
 func TestB016_FullLengthAfterWaiting(t *testing.T) {
 	t.Parallel()
+	t.Run("lease", testB016Lease)
+	t.Run("claim", func(t *testing.T) { eachLeased(t, testB016, testB016) })
+}
+
+func testB016Lease(t *testing.T) {
 	eachIssuer(t, func(t *testing.T, i *issuer) {
 		const ttl = 4 * time.Second
 		key := newKey()
@@ -385,12 +397,56 @@ func TestB016_FullLengthAfterWaiting(t *testing.T) {
 	})
 }
 
-// A holder that hangs keeps its key no longer than it was allowed to, and what
-// it stores afterwards is refused; a handle that was dropped keeps nothing.
+func testB016[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Strategy[Tx]) {
+	const ttl = 4 * time.Second
+	place := s.SetUp(t, target)
+	key := place.MustKey(t)
+	holder := place.New(t, target, exclusivetest.Config{TTL: forever})
+	near, p := watched(t, target)
+	x := place.New(t, near, exclusivetest.Config{TTL: ttl, Wait: patience})
+	ctx := soon(t)
+	holds, asks, released := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	ask := sync.OnceFunc(func() { close(asks) })
+	p.OnStatement(func(string, []any) error { ask(); return nil })
+	go func() {
+		released <- holder.Do(ctx, key, func(ctx context.Context, _ exclusive.Grant) error {
+			close(holds)
+			select {
+			case <-asks:
+				time.Sleep(ttl)
+			case <-ctx.Done():
+			}
+			return errBusiness
+		})
+	}()
+	ended(t, "the holder has it", holds)
+	err := x.Do(ctx, key, func(ctx context.Context, g exclusive.Grant) error {
+		// The wait was as long as the claim: one that began before it is over.
+		if left := time.Until(g.Expires); left < ttl/4 {
+			t.Errorf("of %v are left %v", ttl, left)
+		}
+		if left := claimLeft(t, target, s, key); left < ttl/4 {
+			t.Errorf("of %v are left %v on the server", ttl, left)
+		}
+		before := claimedUntil(t, target, s, key)
+		await(t, "a renewal", func() bool { return claimedUntil(t, target, s, key) > before || ctx.Err() != nil })
+		return x.Commit(ctx, g, func(ctx context.Context, tx Tx) error { return place.Write(ctx, tx, key, "waited") })
+	})
+	must(t, "the one that waited", err)
+	wantErr(t, "the holder", <-released, errBusiness)
+	if body, n := place.Stored(t, key); body != "waited" || n != 1 {
+		t.Errorf("stored %q, %d results", body, n)
+	}
+}
+
+// A holder that hangs keeps its key no longer than it was allowed to (a deadline of
+// Do's context, or MaxHold), and what it stores afterwards is refused; a handle of
+// Acquire that was dropped keeps nothing once it is garbage (its context bounds the
+// wait alone).
 // Elsewhere renewal had no upper bound: only the renewer was alive.
 func TestB017_HungAndAbandonedHolders(t *testing.T) {
 	t.Parallel()
-	t.Run("abandoned", func(t *testing.T) {
+	t.Run("dropped", func(t *testing.T) {
 		eachIssuer(t, func(t *testing.T, i *issuer) {
 			key := newKey()
 			x := i.open(t, fencing.Config{TTL: time.Second})
@@ -403,6 +459,16 @@ func TestB017_HungAndAbandonedHolders(t *testing.T) {
 			free(t, i.open(t, fencing.Config{}), key)
 		})
 	})
+	t.Run("kept", func(t *testing.T) {
+		eachIssuer(t, func(t *testing.T, i *issuer) {
+			key := newKey()
+			lease := acquire(t, i.open(t, fencing.Config{TTL: 2 * time.Second, MaxHold: time.Second}), key)
+			next := acquire(t, i.open(t, fencing.Config{TTL: forever}), key)
+			wantErr(t, "the context of the handle that is kept", context.Cause(lease.Context()), exclusive.ErrLost)
+			wantErr(t, "its release", lease.Release(t.Context()), exclusive.ErrLost)
+			must(t, "the next one's release", next.Release(t.Context()))
+		})
+	})
 	t.Run("hung", func(t *testing.T) { eachStrategy(t, testB017, testB017) })
 }
 
@@ -412,9 +478,12 @@ func testB017[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Stra
 	}
 	place := s.SetUp(t, target)
 	next := place.New(t, target.Another(t, matrix.Options{}), exclusivetest.Config{Wait: patience})
-	for name, c := range map[string]struct{ call, maxHold time.Duration }{
-		"deadline": {4 * time.Second, 0},
-		"max hold": {forever, time.Second},
+	for name, c := range map[string]struct {
+		call, maxHold time.Duration
+		want          error
+	}{
+		"deadline": {4 * time.Second, 0, context.DeadlineExceeded},
+		"max hold": {forever, time.Second, exclusive.ErrLost},
 	} {
 		key := place.MustKey(t)
 		x := place.New(t, target, exclusivetest.Config{TTL: 2 * time.Second, MaxHold: c.maxHold, Wait: patience})
@@ -423,16 +492,17 @@ func testB017[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Stra
 		err := x.Do(ctx, key, func(ctx context.Context, g exclusive.Grant) error {
 			ran = true
 			stores(t, place, next, key, "next") // while this one hangs
-			if ctx.Err() == nil {
-				t.Error(name, ": the context of the one that hung is still open")
-			}
-			return x.Commit(context.WithoutCancel(ctx), g, func(ctx context.Context, tx Tx) error { return place.Write(ctx, tx, key, "late") })
+			wantErr(t, name+": the context of the one that hung", context.Cause(ctx), c.want)
+			err := x.Commit(context.WithoutCancel(ctx), g, func(ctx context.Context, tx Tx) error { return place.Write(ctx, tx, key, "late") })
+			wantErr(t, name+": its commit", err, exclusive.ErrFenced)
+			return err
 		})
 		cancel()
-		if !ran || err == nil {
-			t.Errorf("%s: ran is %v; told %v", name, ran, err)
+		if !ran {
+			t.Fatalf("%s: work did not run: %v", name, err)
 		}
-		if body, n := place.Stored(t, key); ran && (body != "next" || n != 1) {
+		wantErr(t, name, err, c.want, exclusive.ErrFenced)
+		if body, n := place.Stored(t, key); body != "next" || n != 1 {
 			t.Errorf("%s: stored %q, %d results", name, body, n)
 		}
 	}
@@ -533,6 +603,11 @@ func testB019[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Stra
 // Elsewhere the heartbeat was not started again so soon after its last beat.
 func TestB020_RenewalAfterReacquire(t *testing.T) {
 	t.Parallel()
+	t.Run("lease", testB020Lease)
+	t.Run("claim", func(t *testing.T) { eachLeased(t, testB020, testB020) })
+}
+
+func testB020Lease(t *testing.T) {
 	eachIssuer(t, func(t *testing.T, i *issuer) {
 		const ttl = 5 * time.Second
 		a, b := newKey(), newKey()
@@ -559,6 +634,38 @@ func TestB020_RenewalAfterReacquire(t *testing.T) {
 			must(t, "release", lease.Release(t.Context()))
 		}
 	})
+}
+
+func testB020[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Strategy[Tx]) {
+	const ttl = 5 * time.Second
+	place := s.SetUp(t, target)
+	a, b := place.MustKey(t), place.MustKey(t)
+	x, rival := place.New(t, target, exclusivetest.Config{TTL: ttl}), place.New(t, target.Another(t, matrix.Options{}), exclusivetest.Config{})
+	failing := func(context.Context, exclusive.Grant) error { return errBusiness }
+	wantErr(t, "the first", x.Do(t.Context(), a, failing), errBusiness)
+	var holders sync.WaitGroup
+	for _, key := range []string{b, a} {
+		holders.Go(func() {
+			err := x.Do(t.Context(), key, func(ctx context.Context, g exclusive.Grant) error {
+				for end := time.Now().Add(ttl * time.Duration(size(12, 4)) / 3); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+					if err := rival.Do(t.Context(), key, failing); !errors.Is(err, exclusive.ErrHeld) {
+						t.Errorf("a rival of %s: %v", key, err)
+						break
+					}
+				}
+				return x.Commit(ctx, g, func(ctx context.Context, tx Tx) error { return place.Write(ctx, tx, key, "held") })
+			})
+			if err != nil {
+				t.Errorf("%s: %v", key, err)
+			}
+		})
+	}
+	holders.Wait()
+	for _, key := range []string{a, b} {
+		if body, n := place.Stored(t, key); body != "held" || n != 1 {
+			t.Errorf("%s: stored %q, %d results", key, body, n)
+		}
+	}
 }
 
 // A lease that was lost here stays lost when the network is back, although its

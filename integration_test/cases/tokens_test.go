@@ -114,17 +114,17 @@ func TestB095_SequenceBehind(t *testing.T) {
 		func(t *testing.T, target *matrix.Target[*sql.Tx]) { testSequenceBehind(t, target, exclusively) })
 }
 
-// tokensCheck is what exclusive doctor says of tokens. Its exit code depends on other
-// checks.
-func tokensCheck(t *testing.T, exclusively command, dsn string) (status, mend string) {
+// doctorCheck is what one check of exclusive doctor says. Its exit code depends on
+// other checks.
+func doctorCheck(t *testing.T, exclusively command, dsn, strategy, check string) (status, mend string) {
 	t.Helper()
-	_, output := exclusively.run(t, dsn, "doctor", "--json", "--strategy", "fencing")
+	_, output := exclusively.run(t, dsn, "doctor", "--json", "--strategy", strategy)
 	var report struct {
 		Checks []struct{ Check, Status, Mend string }
 	}
 	must(t, "doctor: "+output, json.Unmarshal([]byte(output), &report))
 	for _, c := range report.Checks {
-		if c.Check == "tokens" {
+		if c.Check == check {
 			return c.Status, c.Mend
 		}
 	}
@@ -167,7 +167,7 @@ func testSequenceBehind[Tx any](t *testing.T, target *matrix.Target[Tx], exclusi
 		if token := allocate(t, x, "new", 1).Token; token >= second.Token {
 			t.Errorf("token %d: the sequence is not behind %d, and the case proves nothing", token, second.Token)
 		}
-		status, mend := tokensCheck(t, exclusively, commandDSN(t, target))
+		status, mend := doctorCheck(t, exclusively, commandDSN(t, target), "fencing", "tokens")
 		if status != "warn" {
 			t.Errorf("doctor says %q of a sequence that is behind", status)
 		}
@@ -175,7 +175,7 @@ func testSequenceBehind[Tx any](t *testing.T, target *matrix.Target[Tx], exclusi
 		if token := allocate(t, x, "newer", 1).Token; token <= second.Token {
 			t.Errorf("token %d of a new key after %q; want more than %d", token, mend, second.Token)
 		}
-		if status, _ := tokensCheck(t, exclusively, commandDSN(t, target)); status != "ok" {
+		if status, _ := doctorCheck(t, exclusively, commandDSN(t, target), "fencing", "tokens"); status != "ok" {
 			t.Errorf("after the mend doctor says %q", status)
 		}
 	}
