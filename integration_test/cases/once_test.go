@@ -470,6 +470,9 @@ func TestB088_DaylightSaving(t *testing.T) {
 				if days[day] {
 					t.Errorf("%s comes twice in %s", day, name)
 				}
+				if date, err := time.Parse(time.DateOnly, day); last != "" && (err != nil || !at.Equal(uniquetask.DayStart(date.Year(), date.Month(), date.Day(), z))) {
+					t.Errorf("%s begins at %v in %s", day, at.In(z), name)
+				}
 				days[day], last = true, day
 			}
 		}
