@@ -428,6 +428,16 @@ func testB077[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Stra
 	if n := logged.Load(); n != 0 {
 		t.Errorf("the driver has logged %d times", n)
 	}
+	if target.Dialect != "mysql" && target.Dialect != "mariadb" {
+		return
+	}
+	_ = inTx(t.Context(), own, func(ctx context.Context, tx Tx) error {
+		_ = own.Exec(ctx, tx, "KILL CONNECTION_ID()")
+		return own.Exec(ctx, tx, "SELECT 1")
+	})
+	if logged.Load() == 0 {
+		t.Error("the driver does not log a broken connection either: the case proves nothing")
+	}
 }
 
 // A server that has become read-only is unavailable: nothing runs, no token is
