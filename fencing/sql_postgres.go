@@ -113,6 +113,6 @@ func (p *postgres) acquire(ctx context.Context, r db.Runner, a acquisition) (got
 }
 
 func (p *postgres) renew(ctx context.Context, r db.Runner, grants []exclusive.Grant, ttl int64) ([]string, error) {
-	keys, ids := strategy.Lists(grants)
+	keys, ids, _ := strategy.Lists(grants)
 	return strategy.Strings(ctx, r, p.renewQ, []any{keys, ids, ttl})
 }

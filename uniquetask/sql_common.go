@@ -23,8 +23,12 @@ type common struct {
 
 func newCommon(x texter, task []byte) common {
 	// What a grant may still end: nobody has taken the run over, and its
-	// heartbeat was in time. Who ends it later than that may have overlapped.
-	const current = `WHERE task = ? AND run = ? AND grant_id = ? AND state = 'running' AND free_at > {now}`
+	// heartbeat was in time. Who ends it later than that may have overlapped. The
+	// token: a copy of the grant's own claim may have arrived after its end.
+	const (
+		live    = `WHERE task = ? AND run = ? AND grant_id = ? AND state = 'running' AND free_at > {now}`
+		current = live + ` AND token = ?`
+	)
 	f := func(query string) string { return x.d.Bind(x.text(query)) }
 	return common{
 		bind: x.d.Bind, task: task,
@@ -32,8 +36,8 @@ func newCommon(x texter, task []byte) common {
 		readyQ:   f(`SELECT COUNT(*) FROM {task} t, {floor} f WHERE t.task = f.task AND 1 = 0`),
 		finishQ:  f(`UPDATE {task} SET result = ?, state = 'done', ended_at = {now}, free_at = {now} ` + current),
 		failQ:    f(`UPDATE {task} SET error = ?, state = 'failed', ended_at = {now}, free_at = {now} + ? ` + current),
-		unclaimQ: f(`UPDATE {task} SET error = 'never began', state = 'failed', attempt = attempt - 1, ended_at = {now}, free_at = {now} ` + current),
-		releaseQ: f(`UPDATE {task} SET free_at = {now} ` + current),
+		unclaimQ: f(`UPDATE {task} SET error = 'never began', state = 'failed', attempt = attempt - 1, ended_at = {now}, free_at = {now} ` + live),
+		releaseQ: f(`UPDATE {task} SET free_at = {now} ` + live),
 		// Locked, not only read, so that nobody takes the run over until the
 		// caller's transaction has ended; a locking read also sees the
 		// present, where a plain one could show an old snapshot.
@@ -69,11 +73,11 @@ func (c *common) ready(ctx context.Context, r db.Runner) error {
 }
 
 func (c *common) finish(ctx context.Context, r db.Runner, g exclusive.Grant, result []byte) (bool, error) {
-	return strategy.Changed(ctx, r, c.finishQ, result, c.task, []byte(g.Key), g.ID)
+	return strategy.Changed(ctx, r, c.finishQ, result, c.task, []byte(g.Key), g.ID, g.Token)
 }
 
 func (c *common) fail(ctx context.Context, r db.Runner, g exclusive.Grant, text string, rest int64) (bool, error) {
-	return strategy.Changed(ctx, r, c.failQ, text, rest, c.task, []byte(g.Key), g.ID)
+	return strategy.Changed(ctx, r, c.failQ, text, rest, c.task, []byte(g.Key), g.ID, g.Token)
 }
 
 func (c *common) unclaim(ctx context.Context, r db.Runner, g exclusive.Grant) (bool, error) {
@@ -85,7 +89,7 @@ func (c *common) release(ctx context.Context, r db.Runner, run, id string) (bool
 }
 
 func (c *common) prove(ctx context.Context, r db.Runner, g exclusive.Grant) (bool, error) {
-	return strategy.Exists(ctx, r, c.proveQ, c.task, []byte(g.Key), g.ID)
+	return strategy.Exists(ctx, r, c.proveQ, c.task, []byte(g.Key), g.ID, g.Token)
 }
 
 func (c *common) read(ctx context.Context, r db.Runner, run string, lock bool) (t row, found bool, err error) {

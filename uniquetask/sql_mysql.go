@@ -18,7 +18,8 @@ type mysqlFamily struct {
 func newMySQLFamily(x texter, task []byte) mysqlFamily {
 	const (
 		claimable = `(state <> 'done' AND free_at <= {now} AND attempt < c.most)`
-		won       = `grant_id = c.id AND ended_at = 0` // once both are assigned
+		won       = `grant_id = c.id AND ended_at = 0 AND (free_at > {now} OR attempt < c.most)` // once both are assigned
+		begun     = `grant_id = c.id AND started_at = {now}`                                     // the same, once attempt is
 	)
 	m := mysqlFamily{
 		// One statement for new runs and known ones. The columns of ON
@@ -29,8 +30,10 @@ func newMySQLFamily(x texter, task []byte) mysqlFamily {
 		//
 		// A row can have this grant's id already. Only if it is still running is
 		// it our claim, which ran before and whose answer was lost; a copy that
-		// arrives after the attempt has ended must not undo that. ended_at, which
-		// is 0 while running, decides it, once, for what comes after.
+		// arrives after the attempt has ended must not undo that, and one that
+		// arrives after its time is over, as an operator's release has it, is one
+		// more attempt if there may be one. ended_at, which is 0 while running,
+		// decides it for what comes after.
 		//
 		// The answer goes through LAST_INSERT_ID(expr), which comes back with
 		// it (MySQL manual, "Information Functions"), since counts of affected
@@ -61,8 +64,8 @@ func newMySQLFamily(x texter, task []byte) mysqlFamily {
 				started_at = IF(` + won + `, {now}, started_at),
 				error = IF(` + won + `, '', error),
 				attempt = IF(` + won + ` AND ` + claimable + `, attempt + 1, attempt),
-				state = IF(` + won + `, 'running', state),
-				free_at = IF(` + won + `,
+				state = IF(` + begun + `, 'running', state),
+				free_at = IF(` + begun + `,
 					GREATEST(free_at, {now} + c.ttl) + 0 * LAST_INSERT_ID(token * {pack} + LEAST(attempt, {pack} - 1)),
 					free_at + LAST_INSERT_ID(0))`),
 
@@ -71,7 +74,7 @@ func newMySQLFamily(x texter, task []byte) mysqlFamily {
 		// renewed row really changes, also within one tick of the clock.
 		renewQ: x.text(`INSERT INTO {task} (task, run, state, grant_id, holder, token, attempt, started_at, ended_at, free_at, error, history)
 			SELECT c.task, c.run, c.state, c.grant_id, c.holder, c.token, c.attempt, c.started_at, c.ended_at, c.free_at, '', '' FROM {task} c
-			WHERE c.task = ? AND (c.run, c.grant_id) IN ({pairs}) AND c.state = 'running' AND c.free_at > {now}
+			WHERE c.task = ? AND (c.run, c.grant_id, c.token) IN ({triples}) AND c.state = 'running' AND c.free_at > {now}
 			FOR UPDATE SKIP LOCKED
 			ON DUPLICATE KEY UPDATE free_at = GREATEST({task}.free_at + 1, {now} + ?)`),
 
@@ -96,7 +99,7 @@ func (m *mysqlFamily) claimArgs(c claim) []any {
 
 // renewArgs are the text and the arguments of renewQ.
 func (m *mysqlFamily) renewArgs(grants []exclusive.Grant, ttl int64) (string, []any) {
-	args := append([]any{m.task}, strategy.Pairs(grants)...)
+	args := append([]any{m.task}, strategy.Triples(grants)...)
 	return strategy.PairText(m.renewQ, grants), append(args, ttl)
 }
 

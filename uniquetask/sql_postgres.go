@@ -18,7 +18,7 @@ func newPostgres(x texter, task []byte) dialect {
 		key       = `task = $1::bytea AND run = $2::bytea`
 		claimable = `state <> 'done' AND free_at <= {now} AND attempt < $6::bigint`
 		// Our own claim, which ran before and whose answer was lost.
-		ours = `l.grant_id = $3::text AND l.state = 'running'`
+		ours = `l.grant_id = $3::text AND l.state = 'running' AND l.free_at > {now}`
 	)
 	return &postgres{
 		// - A run that is done, held or at rest is refused by a plain read: no
@@ -70,12 +70,12 @@ func newPostgres(x texter, task []byte) dialect {
 		// heartbeat of all others.
 		renewQ: x.text(`WITH mine AS (
 			SELECT l.run FROM {task} l
-			JOIN unnest(string_to_array($2::text, ','), string_to_array($3::text, ',')) AS g (k, id)
-			  ON l.run = decode(g.k, 'hex') AND l.grant_id = g.id
+			JOIN unnest(string_to_array($2::text, ','), string_to_array($3::text, ','), string_to_array($4::text, ',')::bigint[]) AS g (k, id, n)
+			  ON l.run = decode(g.k, 'hex') AND l.grant_id = g.id AND l.token = g.n
 			WHERE l.task = $1::bytea AND l.state = 'running' AND l.free_at > {now}
 			FOR UPDATE OF l SKIP LOCKED
 		)
-		UPDATE {task} l SET free_at = GREATEST(l.free_at, {now} + $4::bigint)
+		UPDATE {task} l SET free_at = GREATEST(l.free_at, {now} + $5::bigint)
 		FROM mine WHERE l.task = $1::bytea AND l.run = mine.run
 		RETURNING l.grant_id`),
 
@@ -94,6 +94,6 @@ func (p *postgres) claim(ctx context.Context, r db.Runner, c claim) (got claimed
 }
 
 func (p *postgres) renew(ctx context.Context, r db.Runner, grants []exclusive.Grant, ttl int64) ([]string, error) {
-	runs, ids := strategy.Lists(grants)
-	return strategy.Strings(ctx, r, p.renewQ, []any{p.task, runs, ids, ttl})
+	runs, ids, tokens := strategy.Lists(grants)
+	return strategy.Strings(ctx, r, p.renewQ, []any{p.task, runs, ids, tokens, ttl})
 }

@@ -20,7 +20,7 @@ type sqlite struct {
 
 func newSQLite(x texter, task []byte) dialect {
 	// Our own claim, which ran before and whose answer was lost.
-	const ours = `(l.grant_id = ?3 AND l.state = 'running')`
+	const ours = `(l.grant_id = ?3 AND l.state = 'running' AND l.free_at > {now})`
 	s := &sqlite{
 		// As on PostgreSQL, without its care for rows that are locked: here
 		// nobody else writes while a statement does.
@@ -47,13 +47,13 @@ func newSQLite(x texter, task []byte) dialect {
 			RETURNING {columns}`),
 
 		renewQ: x.text(`UPDATE {task} SET free_at = MAX(free_at, {now} + ?)
-			WHERE task = ? AND state = 'running' AND free_at > {now} AND (run, grant_id) IN (VALUES {pairs})
+			WHERE task = ? AND state = 'running' AND free_at > {now} AND (run, grant_id, token) IN (VALUES {triples})
 			RETURNING grant_id`),
 
 		common: newCommon(x, task),
 	}
 	s.proveQ = x.text(`UPDATE {task} SET token = token
-		WHERE task = ? AND run = ? AND grant_id = ? AND state = 'running' AND free_at > {now} RETURNING 1`)
+		WHERE task = ? AND run = ? AND grant_id = ? AND state = 'running' AND free_at > {now} AND token = ? RETURNING 1`)
 	s.lockQ = x.text(`UPDATE {task} SET token = token WHERE task = ? AND run = ? RETURNING run, history, {columns}`)
 	return s
 }
@@ -67,6 +67,6 @@ func (s *sqlite) claim(ctx context.Context, r db.Runner, c claim) (got claimed, 
 }
 
 func (s *sqlite) renew(ctx context.Context, r db.Runner, grants []exclusive.Grant, ttl int64) ([]string, error) {
-	args := append([]any{ttl, s.task}, strategy.Pairs(grants)...)
+	args := append([]any{ttl, s.task}, strategy.Triples(grants)...)
 	return strategy.Strings(ctx, r, strategy.PairText(s.renewQ, grants), args)
 }

@@ -207,6 +207,8 @@ func stale(op string, g exclusive.Grant, r row, found bool) *exclusive.Error {
 		e.Hint = "the run was forgotten"
 	case r.id == g.ID && r.state != string(Running):
 		e.Hint = "the grant is over: the run is " + r.state
+	case r.id == g.ID && r.token > g.Token:
+		e.Hint = "the grant is over; a copy of its claim has arrived since, and has the run until its TTL has passed"
 	case r.id == g.ID:
 		e.Hint = "its heartbeat was missing for too long, or an operator released it; nobody has taken it over yet"
 	default:
@@ -328,7 +330,7 @@ func (s store[Tx]) Renew(ctx context.Context, grants []exclusive.Grant) (lost, w
 		}
 		return lease.Unrenewed(grants, extended, func(g exclusive.Grant) (bool, error) {
 			r, found, err := d.read(ctx, s.server.DB, g.Key, false)
-			return found && r.id == g.ID && r.live(), err
+			return found && r.id == g.ID && r.token == g.Token && r.live(), err
 		})
 	})
 }

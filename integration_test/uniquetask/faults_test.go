@@ -780,6 +780,57 @@ func testLateClaim[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 	}
 }
 
+// A copy of a claim that arrives after its grant was taken away does not give that
+// back: the former holder hears of the loss, and what it writes is refused, also if
+// another holder has come and gone since.
+func TestLateClaimIsNoReturn(t *testing.T) {
+	matrix.Drivers(t, testLateClaimIsNoReturn, testLateClaimIsNoReturn)
+}
+
+func testLateClaimIsNoReturn[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	setUp(t, target)
+	const late = "arrives twice"
+	ctx := t.Context()
+	other := newTasks(t, target, uniquetask.Config{})
+	for run, c := range map[string]struct {
+		attempts int
+		between  func(run string) error
+		revived  bool // as an attempt of its own
+	}{
+		"released":             {0, func(string) error { return nil }, true},
+		"released, no attempt": {1, func(string) error { return nil }, false},
+		"begun again":          {0, func(run string) error { return other.Do(ctx, run, fails) }, true},
+		"forgotten":            {0, func(run string) error { return other.Forget(ctx, run) }, true},
+	} {
+		adapter := &twice[Tx]{DB: target.DB, holder: late}
+		x, err := uniquetask.New[Tx](adapter, uniquetask.Config{Task: "report", Holder: late, TTL: 6 * time.Second, MaxAttempts: c.attempts})
+		must(t, "new", err)
+		err = x.Do(ctx, run, func(wctx context.Context, g exclusive.Grant) error {
+			must(t, "release by an operator", other.Release(ctx, run))
+			if err := c.between(run); err != nil {
+				wantErr(t, run, err, errBusiness)
+			}
+			must(t, "late claim", adapter.again(ctx))
+			if r := outcome(t, other, run); r.Live != c.revived || r.Live && (r.GrantID != g.ID || r.Token <= g.Token) {
+				t.Errorf("%s: after the late claim %+v of %+v", run, r, g)
+			}
+			wantErr(t, run+", check", inTx(t, target, func(tx Tx) error { return other.Check(ctx, tx, g) }), exclusive.ErrLost)
+			wantErr(t, run+", commit", other.Commit(ctx, g, store(target, run)), exclusive.ErrLost)
+			select {
+			case <-wctx.Done():
+			case <-time.After(20 * time.Second):
+				t.Errorf("%s: the former holder does not hear of its loss", run)
+			}
+			return nil
+		})
+		wantErr(t, run, err, exclusive.ErrLost)
+		must(t, "close", x.Close())
+	}
+	if body := stored(t, target); body != "nothing" {
+		t.Errorf("what the former holder of %q has written is stored", body)
+	}
+}
+
 // takenOver has an operator release a run of x in work, and other do work then.
 func takenOver[Tx any](ctx context.Context, t *testing.T, x, other *uniquetask.Tasks[Tx], run string, work exclusive.Work) error {
 	t.Helper()

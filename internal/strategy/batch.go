@@ -2,6 +2,7 @@ package strategy
 
 import (
 	"encoding/hex"
+	"strconv"
 	"strings"
 
 	"github.com/exclusive-go/exclusive"
@@ -17,17 +18,30 @@ func Pairs(grants []exclusive.Grant) []any {
 	return args
 }
 
-// PairText puts a pair of question marks for each grant in place of {pairs}.
-func PairText(query string, grants []exclusive.Grant) string {
-	return strings.Replace(query, "{pairs}", strings.Repeat(", (?, ?)", len(grants))[2:], 1)
+// Triples is Pairs with the token of each grant, for {triples}.
+func Triples(grants []exclusive.Grant) []any {
+	args := make([]any, 0, 3*len(grants))
+	for _, g := range grants {
+		args = append(args, []byte(g.Key), g.ID, g.Token)
+	}
+	return args
 }
 
-// Lists carries the keys, in hexadecimal, and the ids of a batch in two
+// PairText puts a pair or triple of question marks for each grant in place of
+// {pairs} or {triples}.
+func PairText(query string, grants []exclusive.Grant) string {
+	return strings.NewReplacer(
+		"{pairs}", strings.Repeat(", (?, ?)", len(grants))[2:],
+		"{triples}", strings.Repeat(", (?, ?, ?)", len(grants))[2:],
+	).Replace(query)
+}
+
+// Lists carries the keys, in hexadecimal, the ids and the tokens of a batch in three
 // arguments, whatever the driver: parts are separated by commas.
-func Lists(grants []exclusive.Grant) (keys, ids string) {
-	k, i := make([]string, len(grants)), make([]string, len(grants))
+func Lists(grants []exclusive.Grant) (keys, ids, tokens string) {
+	k, i, t := make([]string, len(grants)), make([]string, len(grants)), make([]string, len(grants))
 	for n, g := range grants {
-		k[n], i[n] = hex.EncodeToString([]byte(g.Key)), g.ID
+		k[n], i[n], t[n] = hex.EncodeToString([]byte(g.Key)), g.ID, strconv.FormatInt(g.Token, 10)
 	}
-	return strings.Join(k, ","), strings.Join(i, ",")
+	return strings.Join(k, ","), strings.Join(i, ","), strings.Join(t, ",")
 }
