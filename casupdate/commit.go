@@ -44,6 +44,7 @@ func (t *Table[Tx]) holding(op string, g exclusive.Grant) (call, *lease.Held, er
 		e.Hint = "the grant has no token, so it is not from this table"
 		return c, nil, e
 	}
+	c.token = g.Token
 	if !t.cfg.claims() {
 		e.Kind, e.Hint = exclusive.ErrUnsupported, "Config has no From, Claimed and Done"
 		return c, nil, e

@@ -1,9 +1,11 @@
 package casupdate
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -71,6 +73,8 @@ type (
 	keyPart  int      // the value of a key column
 	keyBytes int      // the same, to be compared byte for byte
 	grantID  struct{} // the grant's id
+	least    struct{} // its token, or 0 if that is not known
+	most     struct{} // its token, or the largest if that is not known
 )
 
 // statement is SQL with its arguments in the order of the placeholders.
@@ -83,6 +87,7 @@ type statement struct {
 type call struct {
 	key   []any
 	grant string
+	token int64 // 0: not known
 }
 
 func (s *statement) bind(c call, bytesAsText bool) []any {
@@ -98,6 +103,10 @@ func (s *statement) bind(c call, bytesAsText bool) []any {
 			}
 		case grantID:
 			args[i] = c.grant
+		case least:
+			args[i] = c.token
+		case most:
+			args[i] = cmp.Or(c.token, math.MaxInt64)
 		default:
 			args[i] = a
 		}
@@ -120,7 +129,7 @@ func newBuilder(d db.Dialect, schema, table string, key Key) *builder {
 		dialect: d, texts: t,
 		names:  map[string]string{"table": ident.Quote(quote(d), schema, table)},
 		pieces: map[string]string{"now": t.now, "timestamp": t.timestamp},
-		params: map[string]any{"id": grantID{}},
+		params: map[string]any{"id": grantID{}, "least": least{}, "most": most{}},
 	}
 	var same, aliased, joined []string
 	for i, c := range key.columns {
@@ -267,16 +276,23 @@ func newDialect(d db.Dialect, cfg Config) *dialect {
 		}
 		return true
 	}
-	if optional("token", cfg.TokenColumn, "0") {
-		claim += ", {token} = {next_token}"
-		b.pieces["next_token"] = "COALESCE({token}, 0) + 1"
+	b.pieces["own_column"] = ""
+	if optional("token", cfg.TokenColumn, "0") { // and so {grant}, whose claim may have run before
+		own := "{state} = {:claimed} AND {grant} = {:id}"
 		if b.texts.byLastID {
-			b.pieces["next_token"] = "LAST_INSERT_ID(COALESCE({token}, 0) + 1)"
+			b.pieces["own_column"] = ", " + own + " AS exclusive_own"
+			own = "exclusive_own"
 		}
+		b.pieces["next_token"] = "CASE WHEN " + own + " THEN {token} ELSE COALESCE({token}, 0) + 1 END"
+		if b.texts.byLastID {
+			b.pieces["next_token"] = "LAST_INSERT_ID(" + b.pieces["next_token"] + ")"
+		}
+		claim += ", {token} = {next_token}"
 	}
 	if optional("grant", cfg.GrantColumn, "''") {
 		claim += ", {grant} = {:id}"
-		mine = " AND {grant} = {:id}"
+		// The token: a copy of the grant's own claim may have arrived after its end.
+		mine = " AND {grant} = {:id} AND {token} BETWEEN {:least} AND {:most}"
 		stamp = ", {grant} = {:id}"
 		// The statement ran before and its answer was lost.
 		free += " OR ({state} = {:claimed} AND {grant} = {:id})"
@@ -384,33 +400,32 @@ func (q *dialect) claim(ctx context.Context, r db.Runner, c call) (out row, foun
 			return out, false, false, err
 		case res.Rows > 1:
 			return out, true, true, errNotUnique
-		case res.Rows == 1 && (res.LastID > 0 || q.cfg.TokenColumn == ""):
+		case res.LastID > 0 || res.Rows == 1 && q.cfg.TokenColumn == "":
 			return row{token: res.LastID, is: isClaimed, grant: c.grant}, true, true, nil
-		case res.Rows == 1:
-			// A trigger on the table keeps LAST_INSERT_ID from coming back.
-			out, found, err = q.read(ctx, r, c, false)
-			return out, found, out.grant == c.grant, err
 		}
-	} else {
-		rows := 0
-		err := r.Query(ctx, claimS.text, args, func(scan db.Scan) error {
-			found = true
-			var w int64
-			err := scan(&w, &out.state, &out.is, &out.token, &out.grant, &out.holder, &out.claimedAt, &out.expires)
-			if w == 1 {
-				won = true
-				rows++
-			}
-			return err
-		})
-		switch {
-		case err != nil:
-			return out, false, false, err
-		case rows > 1:
-			return out, true, true, errNotUnique
-		case won || q.texts.claimReturns:
-			return out, found, won, nil
+		// A trigger on the table keeps LAST_INSERT_ID from coming back, and a row that
+		// was claimed before need not count.
+		out, found, err = q.read(ctx, r, c, false)
+		return out, found, q.cfg.GrantColumn != "" && out.is == isClaimed && out.grant == c.grant, err
+	}
+	rows := 0
+	err = r.Query(ctx, claimS.text, args, func(scan db.Scan) error {
+		found = true
+		var w int64
+		err := scan(&w, &out.state, &out.is, &out.token, &out.grant, &out.holder, &out.claimedAt, &out.expires)
+		if w == 1 {
+			won = true
+			rows++
 		}
+		return err
+	})
+	switch {
+	case err != nil:
+		return out, false, false, err
+	case rows > 1:
+		return out, true, true, errNotUnique
+	case won || q.texts.claimReturns:
+		return out, found, won, nil
 	}
 	out, found, err = q.read(ctx, r, c, false)
 	return out, found, false, err
@@ -486,8 +501,8 @@ func (q *dialect) renewal(calls []call) (text string, args []any) {
 			b.params[name] = v
 			fmt.Fprintf(&batch, "{k%d} = {:%s} AND ", k, name)
 		}
-		b.params["r"+n] = c.grant
-		batch.WriteString("{grant} = {:r" + n + "})")
+		b.params["r"+n], b.params["t"+n] = c.grant, c.token
+		batch.WriteString("{grant} = {:r" + n + "} AND {token} = {:t" + n + "})")
 	}
 	b.pieces["batch"] = batch.String()
 	b.pieces["size"] = strconv.Itoa(size)

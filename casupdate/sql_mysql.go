@@ -22,7 +22,7 @@ var mysqlTexts = texts{
 	// Nothing is written when it is refused. FORCE INDEX: a scan, which is what
 	// the optimizer prefers in a small table, would lock the rows of others,
 	// and wait for them.
-	claim: `UPDATE (SELECT {keys} FROM {table} FORCE INDEX ({index}) WHERE {row} AND {free} LIMIT 1 FOR UPDATE SKIP LOCKED) free
+	claim: `UPDATE (SELECT {keys}{own_column} FROM {table} FORCE INDEX ({index}) WHERE {row} AND {free} LIMIT 1 FOR UPDATE SKIP LOCKED) free
 		STRAIGHT_JOIN {table} FORCE INDEX ({index}) ON {same_keys} SET {claim}`,
 	// The index that makes the key unique.
 	index: `SELECT INDEX_NAME FROM information_schema.STATISTICS

@@ -251,7 +251,7 @@ func (s store[Tx]) Renew(ctx context.Context, grants []exclusive.Grant) (lost, w
 		}
 		return lease.Unrenewed(grants, renewed, func(g exclusive.Grant) (bool, error) {
 			r, found, err := d.read(ctx, s.server.DB, s.calls([]exclusive.Grant{g})[0], false)
-			return found && r.is == isClaimed && r.grant == g.ID, err
+			return found && r.is == isClaimed && r.grant == g.ID && r.token == g.Token, err
 		})
 	})
 }
@@ -261,7 +261,7 @@ func (t *Table[Tx]) calls(grants []exclusive.Grant) []call {
 	list := make([]call, len(grants))
 	for i, g := range grants {
 		values, _ := t.cfg.Key.parse(g.Key)
-		list[i] = call{key: values, grant: g.ID}
+		list[i] = call{key: values, grant: g.ID, token: g.Token}
 	}
 	return list
 }
@@ -299,6 +299,7 @@ func (t *Table[Tx]) end(ctx context.Context, op string, g exclusive.Grant, which
 	if err != nil {
 		return err
 	}
+	c.token = g.Token
 	d, err := t.server.OwnSQL(ctx)
 	if err != nil {
 		return t.server.Fail(ctx, op, g.Key, err)
@@ -337,6 +338,8 @@ func (t *Table[Tx]) stale(op string, g exclusive.Grant, r row, found bool) error
 			e.Kind = exclusive.ErrFenced
 		}
 		e.Holder = r.who()
+	case t.proves() && r.is == isClaimed && r.grant == g.ID && r.token > g.Token:
+		e.Hint = "the grant is over; a copy of its claim has arrived since, and has the row"
 	case r.is == isClaimed:
 		e.Kind, e.Hint = exclusive.ErrConflict, "the row was changed while it was looked at"
 	case r.is == isDone && (!t.proves() || r.grant == g.ID):
