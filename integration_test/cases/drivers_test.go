@@ -389,16 +389,23 @@ func testB077[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Stra
 	x := place.New(t, own, exclusivetest.Config{TTL: forever})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
+	var cut error // of the statement that is cancelled
 	err := x.Do(ctx, key, func(ctx context.Context, g exclusive.Grant) error {
 		return x.Commit(ctx, g, func(ctx context.Context, tx Tx) error {
 			if err := place.Write(ctx, tx, key, "cancelled"); err != nil {
 				return err
 			}
 			time.AfterFunc(50*time.Millisecond, cancel)
-			return own.Exec(ctx, tx, slow[target.Dialect])
+			if err := own.Exec(ctx, tx, slow[target.Dialect]); err != nil {
+				cut = fmt.Errorf("the slow statement: %w", err)
+			}
+			return cut
 		})
 	})
-	wantErr(t, "do", err, context.Canceled)
+	if cut == nil {
+		t.Fatalf("no statement was cancelled: %v", err)
+	}
+	wantErr(t, "do", err, context.Canceled, cut)
 	if text := err.Error(); !strings.Contains(text, "cancel") {
 		t.Errorf("the message does not say it: %v", err)
 	}
