@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -263,10 +264,11 @@ func TestB083_PruneKeepsWhatIsNeeded(t *testing.T) {
 
 func testB083[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 	strategies.Tables(t, target)
-	tasks := newTasks(t, target, uniquetask.Config{TTL: forever})
+	task := newKey()
+	tasks := newTasks(t, target, uniquetask.Config{Task: task, TTL: forever})
 	ago := func(run string, d time.Duration) { // the keys are this test's own
 		target.MustExec(t, "UPDATE exclusive_task SET started_at = started_at - ? WHERE run = ?", d.Microseconds(), []byte(run))
-		target.MustExec(t, "UPDATE exclusive_task SET ended_at = ended_at - ?, free_at = free_at - ? WHERE run = ? AND state = 'done'", d.Microseconds(), d.Microseconds(), []byte(run))
+		target.MustExec(t, "UPDATE exclusive_task SET ended_at = ended_at - ?, free_at = free_at - ? WHERE run = ? AND state <> 'running'", d.Microseconds(), d.Microseconds(), []byte(run))
 	}
 	a, b, c := newKey(), newKey(), newKey()
 	must(t, "b", tasks.Do(t.Context(), b, nothing))
@@ -289,6 +291,63 @@ func testB083[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 		return nil
 	})
 	must(t, "the one in progress", err)
+
+	// A run that failed long ago goes again after prune has seen it, and before prune
+	// removes it.
+	near, p := watched(t, target)
+	pruner := newTasks(t, near, uniquetask.Config{Task: task})
+	for _, late := range []bool{false, true} { // it is done before, or works on
+		run := newKey()
+		wantErr(t, "long ago", tasks.Do(t.Context(), run, func(context.Context, exclusive.Grant) error { return errBusiness }), errBusiness)
+		ago(run, 2*time.Hour)
+		works, pruned, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+		goOn := sync.OnceFunc(func() { close(pruned) })
+		t.Cleanup(goOn)
+		again := func() {
+			done <- tasks.Do(t.Context(), run, func(_ context.Context, g exclusive.Grant) error {
+				close(works)
+				if late {
+					<-pruned
+				}
+				return tasks.SetResult(g, []byte("again"))
+			})
+		}
+		met := false
+		p.OnStatement(func(query string, _ []any) error {
+			if strings.HasPrefix(query, "DELETE") {
+				p.OnStatement(nil)
+				met = true
+				go again()
+				select {
+				case <-works:
+				case <-time.After(patience):
+				}
+				if !late {
+					err := <-done
+					done <- err
+				}
+			}
+			return nil
+		})
+		removed, err := pruner.Prune(t.Context(), time.Hour)
+		if !met || removed != 0 || err != nil {
+			t.Errorf("of a run that goes again removed %d, %v; prune had seen it: %v", removed, err, met)
+		}
+		if late {
+			wantErr(t, "beside it", tasks.Do(t.Context(), run, nothing), exclusive.ErrHeld)
+			goOn()
+		}
+		must(t, "the run", <-done)
+		if got := doneWith(t, tasks.Do(t.Context(), run, nothing)); got != "again" {
+			t.Errorf("replayed %q", got)
+		}
+
+		// The twin: what was seen is removed by its key alone.
+		target.MustExec(t, "DELETE FROM exclusive_task WHERE task = ? AND run = ?", []byte(task), []byte(run))
+		if !runOnce(t, tasks, run, "a second run") {
+			t.Error("to remove a run by its key alone does no harm")
+		}
+	}
 
 	key := newKey()
 	var runs atomic.Int64
