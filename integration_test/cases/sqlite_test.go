@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -150,8 +149,8 @@ func TestB068_ReadThenWrite(t *testing.T) {
 	})
 }
 
-// Tokens of a SQLite file rise across release, removal of runs and a copy of the
-// tables into a new file; where rows of leases were deleted all the same, the
+// Tokens of a SQLite file rise across release, pruning of leases and runs, and a copy
+// of the tables into a new file; where rows of leases were deleted all the same, the
 // destination refuses the token that went back.
 // Elsewhere ids were row ids, which SQLite gives out again.
 func TestB070_TokensAfterRestore(t *testing.T) {
@@ -185,6 +184,15 @@ func TestB070_TokensAfterRestore(t *testing.T) {
 				}))
 				if removed, err := tasks.Prune(t.Context(), 0); err != nil || removed != 1 {
 					t.Errorf("prune: %d, %v", removed, err)
+				}
+
+				// Long after.
+				target.MustExec(t, "UPDATE exclusive_lease SET acquired_at = 1, expires_at = MIN(expires_at, 1)")
+				if removed, err := leases.Prune(t.Context(), fencing.MinPrune); err != nil || removed != 1 {
+					t.Errorf("prune of leases: %d, %v", removed, err)
+				}
+				if n := target.Int(t, "SELECT (SELECT COUNT(*) FROM exclusive_lease) + (SELECT COUNT(*) FROM exclusive_task)"); n != 0 {
+					t.Errorf("%d rows are left", n)
 				}
 			}
 		}
@@ -262,8 +270,7 @@ func TestB071_DialectGaps(t *testing.T) {
 			must(t, "open", err)
 			return l
 		}
-		waiting := make(chan error, 1)
-		var inside atomic.Bool
+		waiting, held := make(chan error, 1), newHeldSignal()
 		err := open(target, jobs).Run(t.Context(), "a", func(ctx context.Context, tx *sql.Tx, _ exclusive.Grant) error {
 			// NOWAIT
 			wantErr(t, "the same row", open(other, jobs).Do(ctx, "a", nothing), exclusive.ErrHeld)
@@ -277,23 +284,27 @@ func TestB071_DialectGaps(t *testing.T) {
 			}
 			// Block
 			patient := jobs
-			patient.Wait = patience
-			inside.Store(true)
+			patient.Wait, patient.Observer = patience, held
+			told := held.next()
 			go func() {
-				waiting <- open(other, patient).Run(context.WithoutCancel(ctx), "a", func(context.Context, *sql.Tx, exclusive.Grant) error {
-					if inside.Load() {
-						t.Error("two at once")
+				waiting <- open(other, patient).Run(context.WithoutCancel(ctx), "a", func(ctx context.Context, tx *sql.Tx, _ exclusive.Grant) error {
+					var done int
+					err := tx.QueryRowContext(ctx, "SELECT done FROM job WHERE id = 'a'").Scan(&done)
+					if done != 1 {
+						t.Error("the one that waited works beside the first, or on the world from before it")
 					}
-					return nil
+					return err
 				})
 			}()
-			await(t, "it asks for the lock", func() bool { return other.InUse() > 0 })
-			inside.Store(false)
+			ended(t, "the one that waits to be refused", told)
 			_, err = tx.ExecContext(ctx, "UPDATE job SET done = 1 WHERE id = 'a'")
 			return err
 		})
 		must(t, "run", err)
 		must(t, "the one that waited", <-waiting)
+		if n := target.Int(t, "SELECT done FROM job WHERE id = 'a'"); n != 1 {
+			t.Error("what the first wrote is not stored")
+		}
 
 		leases, err := fencing.New(target.DB, fencing.Config{TTL: 900 * time.Millisecond, NoRenew: true})
 		opened(t, leases, err)
@@ -309,17 +320,35 @@ func TestB071_DialectGaps(t *testing.T) {
 		}
 		wantErr(t, "late release", lease.Release(t.Context()), exclusive.ErrLost)
 
+		before := time.Now()
 		tasks, err := uniquetask.New(target.DB, uniquetask.Config{Task: "t"})
 		must(t, "run", opened(t, tasks, err).Do(t.Context(), "r", nothing))
-		for _, column := range []string{"acquired_at FROM exclusive_lease", "expires_at FROM exclusive_lease",
-			"started_at FROM exclusive_task", "ended_at FROM exclusive_task", "free_at FROM exclusive_task"} {
+		clock := acquire(t, leases, "clock")
+		after := time.Now()
+		for _, c := range []struct {
+			column string
+			later  time.Duration // than it was written
+		}{
+			{"acquired_at FROM exclusive_lease WHERE lease_key = CAST('clock' AS BLOB)", 0},
+			{"expires_at FROM exclusive_lease WHERE lease_key = CAST('clock' AS BLOB)", 900 * time.Millisecond},
+			{"started_at FROM exclusive_task", 0},
+			{"ended_at FROM exclusive_task", 0},
+			{"free_at FROM exclusive_task", 0},
+		} {
 			var kind string
-			name, table, _ := strings.Cut(column, " ")
-			must(t, column, target.Plain.QueryRowContext(t.Context(), "SELECT typeof("+name+") "+table).Scan(&kind))
+			var micros int64
+			name, table, _ := strings.Cut(c.column, " ")
+			must(t, c.column, target.Plain.QueryRowContext(t.Context(), "SELECT typeof("+name+"), "+name+" "+table).Scan(&kind, &micros))
 			if kind != "integer" {
-				t.Errorf("%s is stored as %s", column, kind)
+				t.Errorf("%s is stored as %s", c.column, kind)
+			}
+			// SQLite's clock is this machine's, in whole milliseconds.
+			wrote := time.UnixMicro(micros).Add(-c.later)
+			if wrote.Before(before.Add(-2*time.Millisecond)) || wrote.After(after.Add(2*time.Millisecond)) {
+				t.Errorf("%s is %v; it was written between %v and %v", c.column, wrote, before, after)
 			}
 		}
+		must(t, "release", clock.Release(t.Context()))
 	})
 }
 
