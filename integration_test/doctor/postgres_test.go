@@ -1,10 +1,13 @@
 package doctor_test
 
 import (
+	"fmt"
 	"net"
 	"net/url"
 	"strings"
 	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/exclusive-go/exclusive/integration_test/proxy"
 	"github.com/exclusive-go/exclusive/integration_test/servers"
@@ -80,6 +83,34 @@ func TestPostgresDatabase(t *testing.T) {
 	if f := diagnose(t, dsn, "--ignore", "fsync"); len(f.bad("schema")) > 0 {
 		t.Errorf("after the mends: %v, %+v", f.bad("schema"), f)
 	}
+}
+
+// An account without any privilege sees how many connections others have, and that
+// there is a replica. It is not parallel: other tests want none.
+func TestPostgresOthers(t *testing.T) {
+	dsn := servers.Database(t, servers.Postgres)
+	_, as := role(t, dsn)
+	const others = 5
+	db := open(t, servers.Postgres, dsn)
+	for range others {
+		conn, err := db.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+	}
+	f := diagnose(t, as)
+	f.want(t, map[string]string{"connections": "ok", "replication": "ok"})
+	var used int
+	if _, err := fmt.Sscanf(f["connections"].Found, "%d of", &used); err != nil || used <= others {
+		t.Errorf("%+v", f["connections"])
+	}
+	replica, err := pgconn.Connect(t.Context(), servers.WithParam(dsn, "replication", "database"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = replica.Close(t.Context()) }()
+	diagnose(t, as).want(t, map[string]string{"replication": "warn"})
 }
 
 // A setting of the DSN is found too, and said to be one.

@@ -75,15 +75,6 @@ var commonChecks = []Check{
 		},
 	},
 	{
-		ID: "time_zone", Title: "Its time zone", On: sqlServers,
-		Why: "None matters: times are integers in UTC. Run keys name their zone themselves.",
-		Outcomes: []Outcome{
-			{Name: "any", Status: OK, When: "whatever it is"},
-		},
-		needs: "timezone",
-		judge: func(f *Facts) (string, string) { return "any", f.get("timezone") },
-	},
-	{
 		ID: "connections", Title: "Connections are left", On: servers,
 		Why: "Renewal needs a connection while work uses another one. A server that refuses connections makes leases run out although their holders live.",
 		Outcomes: []Outcome{

@@ -67,9 +67,6 @@ var stagings = []staged{
 	{"clock", mysql, v("@skew", "-61000000", "@skew_width", "200"), nil, "differ", "1m1s behind", "chrony"},
 	{"clock", redis, v(), v("@skew", "NOPERM"), unread, "NOPERM", ""},
 
-	{"time_zone", mariadb, v("timezone", "SYSTEM"), nil, "any", "SYSTEM", ""},
-	{"time_zone", postgres, v(), v("timezone", "no answer"), unread, "no answer", ""},
-
 	{"connections", postgres, v("@limit", "max_connections", "@limit_size", "100", "@used", "90"), nil, "left", "90 of 100", ""},
 	{"connections", postgres, v("@limit", "max_connections", "@limit_size", "100", "@used", "91"), nil, "few", "91 of 100", "raise max_connections"},
 	{"connections", mysql, v("@limit", "max_user_connections", "@limit_size", "50", "@used", "1", "@pool", "11", "@processes", "5"), nil, "over", "5 processes with 11", "raise max_user_connections"},
@@ -123,6 +120,8 @@ var stagings = []staged{
 	{"fsync", postgres, v("fsync", "on", "full_page_writes", "off"), nil, "lost", "full_page_writes is off", ""},
 
 	{"replication", postgres, v("@replicas", "0"), nil, "alone", "", ""},
+	{"replication", mariadb, v("@replicas", "0", "@grantee", "'app'@'%'"), v("@others", "you need PROCESS"), "hidden", "cannot be known: you need PROCESS", "GRANT PROCESS ON *.* TO 'app'@'%'"},
+	{"replication", mysql, v("@replicas", "1"), v("@others", "you need PROCESS"), "asynchronous", "1 replica(s)", ""}, // of the same account
 	{"replication", postgres, v("@replicas", "2", "@waits", "true"), nil, "synchronous", "2 replica(s)", ""},
 	{"replication", redis, v("@replicas", "2", "@waits", "false"), nil, "asynchronous", "", "min-replicas-to-write"},
 
@@ -139,8 +138,6 @@ var stagings = []staged{
 	{"init_connect", mysql, v("init_connect", ""), nil, "nothing", "empty", ""},
 	{"init_connect", mysql, v("init_connect", "SET NAMES utf8mb4"), nil, "nothing", "SET NAMES", ""},
 	{"init_connect", mariadb, v("init_connect", "SET AUTOCOMMIT=0"), nil, "changes", "", "init_connect = ''"},
-	{"affected_rows", mysql, v("@found_rows", "true"), nil, "either", "matched", ""},
-	{"affected_rows", mysql, v("@found_rows", "false"), nil, "either", "changed", ""},
 	{"sql_mode", mysql, v("sql_mode", "ONLY_FULL_GROUP_BY,STRICT_TRANS_TABLES"), nil, "strict", "", ""},
 	{"sql_mode", mysql, v("sql_mode", "NO_ENGINE_SUBSTITUTION"), nil, "lax", "NO_ENGINE", "STRICT_TRANS_TABLES"},
 	{"wait_timeout", mysql, v("wait_timeout", "28800"), nil, "long", "8h0m0s", ""},
@@ -158,8 +155,6 @@ var stagings = []staged{
 	{"innodb_lock_wait_timeout", mysql, v("innodb_lock_wait_timeout", "50"), nil, "some", "50s", ""},
 	{"innodb_lock_wait_timeout", mariadb, v("innodb_lock_wait_timeout", "0"), nil, "none", "", ""},
 	{"innodb_lock_wait_timeout", mysql, v("innodb_lock_wait_timeout", "121"), nil, "long", "", ""},
-	{"innodb_rollback_on_timeout", mysql, v("innodb_rollback_on_timeout", "OFF"), nil, "either", "statement only", ""},
-	{"innodb_rollback_on_timeout", mysql, v("innodb_rollback_on_timeout", "ON"), nil, "either", "the transaction", ""},
 	{"innodb_flush_log_at_trx_commit", mysql, v("innodb_flush_log_at_trx_commit", "1"), nil, "disk", "", ""},
 	{"innodb_flush_log_at_trx_commit", mariadb, v("innodb_flush_log_at_trx_commit", "3"), nil, "disk", "", ""},
 	{"innodb_flush_log_at_trx_commit", mysql, v("innodb_flush_log_at_trx_commit", "2"), nil, "system", "", ""},
@@ -167,8 +162,6 @@ var stagings = []staged{
 	{"sync_binlog", mysql, v("log_bin", "ON", "sync_binlog", "1"), nil, "each", "", ""},
 	{"sync_binlog", mysql, v("log_bin", "ON", "sync_binlog", "0"), nil, "some", "", ""},
 	{"sync_binlog", mariadb, v("log_bin", "OFF", "sync_binlog", "0"), nil, "off", "", ""},
-	{"innodb_snapshot_isolation", mariadb, v("innodb_snapshot_isolation", "ON"), nil, "either", "ON", ""},
-	{"innodb_snapshot_isolation", mariadb, v(), nil, "", "", ""},
 	{"galera", mysql, v(), nil, "one", "", ""},
 	{"galera", mariadb, v("wsrep_on", "OFF"), nil, "one", "", ""},
 	{"galera", mariadb, v("wsrep_on", "ON", "wsrep_local_state_comment", "Synced", "wsrep_cluster_status", "Primary", "wsrep_cluster_size", "3"), nil, "many", "3 node(s)", "single writer"},

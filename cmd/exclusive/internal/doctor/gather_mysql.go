@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"strings"
 
+	"github.com/exclusive-go/exclusive/cmd/exclusive/internal/target"
 	"github.com/exclusive-go/exclusive/internal/db"
 	"github.com/exclusive-go/exclusive/internal/strategy"
 )
@@ -12,10 +13,9 @@ import (
 // mysqlSettings are those that checks look at.
 var mysqlSettings = []string{
 	"autocommit", "init_connect", "sql_mode", "transaction_isolation", "tx_isolation", "transaction_read_only", "tx_read_only",
-	"read_only", "super_read_only", "innodb_read_only", "system_time_zone", "time_zone",
+	"read_only", "super_read_only", "innodb_read_only",
 	"wait_timeout", "idle_transaction_timeout", "idle_write_transaction_timeout", "max_statement_time",
-	"innodb_lock_wait_timeout", "innodb_rollback_on_timeout", "innodb_snapshot_isolation",
-	"innodb_flush_log_at_trx_commit", "log_bin", "sync_binlog",
+	"innodb_lock_wait_timeout", "innodb_flush_log_at_trx_commit", "log_bin", "sync_binlog",
 	"max_connections", "max_user_connections",
 	"rpl_semi_sync_source_enabled", "rpl_semi_sync_master_enabled",
 	"wsrep_on", "group_replication_single_primary_mode", "group_replication_group_name",
@@ -35,12 +35,11 @@ func (g *gatherer) mysql(ctx context.Context) {
 			g.set("product", product)
 		}
 	}
-	g.set("found_rows", g.target.FoundRows())
 
 	quoted := "'" + strings.Join(mysqlSettings, "','") + "'"
 	if err := g.pairs(ctx, "SHOW SESSION VARIABLES WHERE Variable_name IN ("+quoted+")"); err != nil {
 		g.failAll(err, mysqlSettings...)
-		g.failAll(err, "@isolation_level", "timezone", "@limit_size", "@recovery")
+		g.failAll(err, "@isolation_level", "@limit_size", "@recovery")
 		return
 	}
 	for _, name := range []string{"tx_isolation", "transaction_isolation"} {
@@ -48,7 +47,6 @@ func (g *gatherer) mysql(ctx context.Context) {
 			g.set("isolation_level", v)
 		}
 	}
-	g.Values["timezone"] = strings.Replace(g.get("time_zone"), "SYSTEM", "SYSTEM, which is "+g.get("system_time_zone"), 1)
 	for _, name := range []string{"transaction_read_only", "tx_read_only", "innodb_read_only", "super_read_only", "read_only"} {
 		if g.on(name) {
 			g.set("readonly", "on")
@@ -68,11 +66,13 @@ func (g *gatherer) mysqlStatus(ctx context.Context) {
 		g.set("limit_size", g.get("max_connections"))
 		g.set("used", g.get("threads_connected"))
 	}
-	// Without the privilege PROCESS only threads of the same account are seen.
 	if processes, err := g.processes(ctx); err != nil {
 		g.fail("@replicas", err)
 	} else {
-		account, _, _ := strings.Cut(g.get("@account"), "@")
+		account, host := g.get("@account"), ""
+		if at := strings.LastIndexByte(account, '@'); at >= 0 {
+			account, host = account[:at], account[at+1:]
+		}
 		replicas, used := 0, 0
 		for _, p := range processes {
 			if strings.HasPrefix(p.command, "Binlog Dump") {
@@ -83,6 +83,15 @@ func (g *gatherer) mysqlStatus(ctx context.Context) {
 			}
 		}
 		g.set("replicas", replicas)
+		// Without the privilege PROCESS only sessions of the same account are seen.
+		// This needs it, wherever it comes from.
+		if err := target.Within(ctx, g.answerWait, func(ctx context.Context) error {
+			_, err := g.pool.ExecContext(ctx, "SHOW ENGINE INNODB STATUS")
+			return err
+		}); err != nil {
+			g.fail("@others", err)
+			g.set("grantee", "'"+account+"'@'"+host+"'")
+		}
 		// The session's value is the limit of the account, whoever set it.
 		if own := atoi(g.get("max_user_connections")); own > 0 && own-used < atoi(g.get("@limit_size"))-atoi(g.get("@used")) {
 			g.set("limit", "max_user_connections")

@@ -15,7 +15,7 @@ import (
 
 // postgresSettings are those that checks look at, as pg_settings names them.
 var postgresSettings = []string{
-	"fsync", "full_page_writes", "synchronous_commit", "synchronous_standby_names", "TimeZone",
+	"fsync", "full_page_writes", "synchronous_commit", "synchronous_standby_names",
 	"default_transaction_isolation", "default_transaction_read_only",
 	"idle_in_transaction_session_timeout", "transaction_timeout", "idle_session_timeout", "statement_timeout", "lock_timeout",
 	"max_connections", "superuser_reserved_connections", "reserved_connections",
@@ -68,11 +68,10 @@ func (g *gatherer) postgresSettings(ctx context.Context) {
 	}()
 	if err != nil {
 		g.failAll(err, postgresSettings...)
-		g.failAll(err, "@isolation_level", "timezone")
+		g.failAll(err, "@isolation_level")
 		return
 	}
 	g.set("isolation_level", g.get("default_transaction_isolation"))
-	g.Values["timezone"] = g.get("TimeZone")
 }
 
 // alter begins the statement that changes a setting where it comes from.
@@ -89,11 +88,13 @@ func (g *gatherer) alter(source string) string {
 	return "ALTER ROLE " + role
 }
 
-// postgresConnections finds the narrowest of the limits.
+// postgresConnections finds the narrowest of the limits. Of which kind the sessions
+// of others are is shown with pg_read_all_stats only; that they have a database is
+// shown to everybody.
 func (g *gatherer) postgresConnections(ctx context.Context) {
 	names := []string{"@server_used", "@role_limit", "@role_used", "@database_limit", "@database_used"}
 	if !g.query(ctx, `SELECT
-		(SELECT count(*) FROM pg_catalog.pg_stat_activity WHERE backend_type = 'client backend'),
+		(SELECT count(*) FROM pg_catalog.pg_stat_activity WHERE datname IS NOT NULL AND COALESCE(backend_type, 'client backend') = 'client backend'),
 		(SELECT rolconnlimit FROM pg_catalog.pg_roles WHERE rolname = current_user),
 		(SELECT count(*) FROM pg_catalog.pg_stat_activity WHERE usename = current_user),
 		(SELECT datconnlimit FROM pg_catalog.pg_database WHERE datname = current_database()),

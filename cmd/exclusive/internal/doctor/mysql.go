@@ -44,19 +44,6 @@ var mysqlChecks = []Check{
 		},
 	},
 	{
-		ID: "affected_rows", Title: "What the driver reports as affected rows", On: family,
-		Why: "The statements are written such that both ways mean the same.",
-		Outcomes: []Outcome{
-			{Name: "either", Status: OK, When: "changed rows, or matched rows (clientFoundRows)"},
-		},
-		judge: func(f *Facts) (string, string) {
-			if f.on("@found_rows") {
-				return "either", "matched rows (clientFoundRows=true)"
-			}
-			return "either", "changed rows"
-		},
-	},
-	{
 		ID: "sql_mode", Title: "Values that do not fit are refused", On: family,
 		Why: "Without a strict mode the server cuts a value that is too long, and says nothing. The keys of the strategies are checked before they are sent; your own results are not.",
 		Outcomes: []Outcome{
@@ -104,20 +91,6 @@ var mysqlChecks = []Check{
 		},
 	},
 	{
-		ID: "innodb_rollback_on_timeout", Title: "What a lock time-out undoes", On: family,
-		Why: "Either is fine: Do, Commit and Run roll the transaction back after every error. In a transaction of your own do so too: when it is off, a time-out has undone its statement only, and COMMIT keeps the rest.",
-		Outcomes: []Outcome{
-			{Name: "either", Status: OK, When: "the statement (off, the default), or the transaction (on)"},
-		},
-		needs: "innodb_rollback_on_timeout",
-		judge: func(f *Facts) (string, string) {
-			if f.on("innodb_rollback_on_timeout") {
-				return "either", "the transaction"
-			}
-			return "either", "the statement only: roll back after every error"
-		},
-	},
-	{
 		ID: "innodb_flush_log_at_trx_commit", Title: "A commit that was confirmed is stored", On: family,
 		Why: "If a crash loses commits that were confirmed, a token that was handed out is handed out again, and a run that was done runs again.",
 		Outcomes: []Outcome{
@@ -154,17 +127,6 @@ var mysqlChecks = []Check{
 				return "each", "sync_binlog is 1"
 			}
 			return "some", "sync_binlog is " + f.get("sync_binlog")
-		},
-	},
-	{
-		ID: "innodb_snapshot_isolation", Title: "Reads of old snapshots (MariaDB)", On: []string{mariadb},
-		Why: "When it is on, a locking read in a transaction that began before the row changed is refused: Check is then ErrConflict. Repeat the whole transaction, as after every ErrConflict.",
-		Outcomes: []Outcome{
-			{Name: "either", Status: OK, When: "on (the default since 11.6) or off"},
-		},
-		needs: "innodb_snapshot_isolation",
-		judge: func(f *Facts) (string, string) {
-			return "either", "innodb_snapshot_isolation is " + f.get("innodb_snapshot_isolation")
 		},
 	},
 	{

@@ -77,7 +77,7 @@ var sqlChecks = []Check{
 		ID: "tokens", Title: "The sequence is past all leases", On: []string{postgres, mariadb},
 		Why: "New keys, and those whose rows were pruned, get tokens from a sequence that is behind: numbers that were handed out before, which a Guard on another database refuses to the rightful holder, and EXCLUSIVE_TOKEN goes back. " +
 			"It is so after the tables were restored without the sequence, or after a switch-over that leaves sequences behind. Keys with rows go on from their own tokens; Prune keeps those rows. " +
-			"Advance lifts single keys past the sequence too, which needs no mend, and the mend does no harm then. Pruned keys may have been higher than what is found here: if the backup or the former server tells a higher number, use that. " +
+			"Advance lifts single keys past the sequence too, which needs no mend, and the mend does no harm then. From that it cannot be told apart, and keys with rows are not affected, so this is a warning and no failure: an installation that is as it should be must not fail its check. See which of the two it is. Pruned keys may have been higher than what is found here: if the backup or the former server tells a higher number, use that. " +
 			"There is no index on tokens: all leases are read once, without a lock, and for no longer than an answer may take. (On MySQL and SQLite each row counts by itself. Their floor for new keys is that of pruned rows, which are not there to compare it with.)",
 		Outcomes: []Outcome{
 			{Name: "past", Status: OK, When: "the next token is higher than all that leases have"},
@@ -127,7 +127,8 @@ var sqlChecks = []Check{
 		ID: "replication", Title: "A failover keeps what was confirmed", On: servers,
 		Why: "A standby that is behind does not have the newest commits. After a failover to it leases, done runs and tokens of that time are gone. A Guard's marks in another database notice tokens that went back; nothing else does.",
 		Outcomes: []Outcome{
-			{Name: "alone", Status: OK, When: "no replica is seen"},
+			{Name: "alone", Status: OK, When: "there is no replica"},
+			{Name: "hidden", Status: Warn, When: "MySQL, MariaDB: no replica is seen, and the account may not see the sessions of others", Mend: "GRANT PROCESS ON *.* TO {grantee}, or run doctor with an account that has this privilege"},
 			{Name: "synchronous", Status: OK, When: "commits wait for a replica (Redis: writes stop without one)"},
 			{Name: "asynchronous", Status: Warn, When: "there are replicas, and commits do not wait for one", MendOn: map[string]string{
 				postgres: "ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (*)'; SELECT pg_reload_conf()",
@@ -139,6 +140,8 @@ var sqlChecks = []Check{
 		needs: "@replicas",
 		judge: func(f *Facts) (string, string) {
 			switch {
+			case f.number("@replicas") == 0 && f.Unread["@others"] != "":
+				return "hidden", "whether there is a replica cannot be known: " + f.Unread["@others"]
 			case f.number("@replicas") == 0:
 				return "alone", "no replica"
 			case f.on("@waits"):

@@ -354,10 +354,6 @@ func (t *Target) Product() string {
 	return map[string]string{"redis": "Redis", "postgres": "PostgreSQL", "mysql": "MySQL or MariaDB", "sqlite": "SQLite"}[t.Kind()]
 }
 
-// FoundRows reports whether the DSN has MySQL report matched rows in place of
-// changed ones.
-func (t *Target) FoundRows() bool { return t.mysql != nil && t.mysql.ClientFoundRows }
-
 // File is the file of a SQLite database, and whether the DSN itself says how
 // long to wait for a lock.
 func (t *Target) File() (path string, saysBusyTimeout bool) { return t.file, t.saysBusyTimeout }
