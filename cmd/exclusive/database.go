@@ -20,7 +20,7 @@ const envDSN = "EXCLUSIVE_DSN"
 // databaseHelp is what the help of a command that embeds database says of it, and
 // sqlHelp that of one for which Redis will not do.
 var (
-	databaseHelp = helpOf(target.Forms)
+	databaseHelp = helpOf(target.Forms) + "\n\nOf a Redis Cluster any node will do that answers."
 	sqlHelp      = helpOf(target.SQLForms)
 )
 

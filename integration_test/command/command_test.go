@@ -23,9 +23,11 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 	_ "github.com/jackc/pgx/v5/stdlib"
+	"github.com/redis/go-redis/v9"
 	_ "modernc.org/sqlite"
 
 	"github.com/exclusive-go/exclusive/integration_test/proxy"
+	"github.com/exclusive-go/exclusive/integration_test/rediscluster"
 	"github.com/exclusive-go/exclusive/integration_test/servers"
 )
 
@@ -368,6 +370,48 @@ func testOperate(t *testing.T, p *place) {
 	p.want(t, 0, "here had it", "", "release", "report", "--run", "s")
 	h.wait(t, 124)
 	p.want(t, 0, "lost", "", "tasks", "--state", "lost")
+}
+
+// The DSN names one node of a cluster. Keys of all nodes are held, seen and released
+// through each of them.
+func TestRedisCluster(t *testing.T) {
+	t.Parallel()
+	var nodes []*place
+	for _, node := range rediscluster.StartCluster(t) {
+		nodes = append(nodes, &place{name: "cluster", dsn: "redis://" + node.Addr + "/0"})
+	}
+	names := []string{"a", "b", "c", "d", "e", "f"} // some on each node
+	var holders []*held
+	for i, name := range names {
+		holders = append(holders, nodes[i%3].hold(t, name))
+	}
+	for i, p := range nodes {
+		_, out, errs := p.output(t, "ps", "--json")
+		var list []struct{ Name string }
+		if err := json.Unmarshal([]byte(out), &list); err != nil || len(list) != len(names) {
+			t.Errorf("node %d knows of %v, %v, %s", i, list, err, errs)
+		}
+		p.want(t, 75, "", "held by somebody else", "run", "--name", names[i+1], "echo", "ran")
+	}
+	for i, h := range holders {
+		h.end(t, 0)
+		nodes[(i+1)%3].want(t, 0, "2\n", "", "run", "--name", names[i], "sh", "-c", "echo $EXCLUSIVE_TOKEN")
+	}
+	nodes[1].want(t, 0, "redisbackend", "", "bench", "--duration", "50ms", "--workers", "6")
+	left := 0
+	for _, p := range nodes {
+		options, err := redis.ParseURL(p.dsn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		client := redis.NewClient(options)
+		left += len(client.Keys(t.Context(), "*bench*").Val())
+		p.want(t, 0, "[]", "", "ps", "--json")
+		_ = client.Close()
+	}
+	if left != 0 {
+		t.Errorf("%d keys of the measurement are left", left)
+	}
 }
 
 // The key passes on while an operator's release is under way: it is told, and the

@@ -62,6 +62,9 @@ func openRedis(client redis.UniversalClient, options Options) (*stage, error) {
 
 // deleteKeys deletes the keys that begin with prefix.
 func deleteKeys(ctx context.Context, client redis.UniversalClient, prefix string) error {
+	if cluster, ok := client.(*redis.ClusterClient); ok { // it would scan one node
+		return cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error { return deleteKeys(ctx, node, prefix) })
+	}
 	var errs []error
 	keys := client.Scan(ctx, 0, prefix+"*", 1000).Iterator()
 	for keys.Next(ctx) {

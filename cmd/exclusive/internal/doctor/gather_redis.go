@@ -62,10 +62,7 @@ func (g *gatherer) redis(ctx context.Context, pool *target.Open) {
 				g.Values[name] = value
 			}
 		}
-		options := client.Options()
-		cluster := goredis.NewClusterClient(&goredis.ClusterOptions{
-			Addrs: []string{options.Addr}, Username: options.Username, Password: options.Password, TLSConfig: options.TLSConfig,
-		})
+		cluster := target.Cluster(client.Options())
 		defer func() { _ = cluster.Close() }()
 		keys = cluster
 	}

@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -243,7 +244,7 @@ func Within(ctx context.Context, wait time.Duration, ask func(context.Context) e
 func (o *Open) ask(ctx context.Context) (err error) {
 	if o.Redis != nil {
 		o.Name = product.Of("redis").Name
-		return o.Redis.Ping(ctx).Err()
+		return o.askRedis(ctx)
 	}
 	if o.Dialect, err = o.Adapter.Dialect(ctx, o.Adapter); err != nil {
 		return err
@@ -254,6 +255,51 @@ func (o *Open) ask(ctx context.Context) (err error) {
 	}
 	o.Name = product.Of(o.Dialect.String()).Name + " " + version
 	return nil
+}
+
+// askRedis finds out whether the server is a node of a cluster. Then what is at
+// other nodes is asked for there.
+func (o *Open) askRedis(ctx context.Context) error {
+	if err := o.Redis.Ping(ctx).Err(); err != nil {
+		return err
+	}
+	client, ok := o.Redis.(*redis.Client)
+	if !ok {
+		return nil
+	}
+	// Every account may say this; what is in between need not know it, and is no node.
+	hello, err := client.Do(ctx, "HELLO").Result()
+	if err != nil {
+		return ctx.Err()
+	}
+	if !isCluster(hello) {
+		return nil
+	}
+	o.Redis = Cluster(client.Options())
+	return errors.Join(client.Close(), o.Redis.Ping(ctx).Err())
+}
+
+// isCluster reads the answer to HELLO, which is a map, or a list of names and values
+// in the older protocol.
+func isCluster(hello any) bool {
+	switch hello := hello.(type) {
+	case map[any]any:
+		return hello["mode"] == "cluster"
+	case []any:
+		at := slices.Index(hello, any("mode"))
+		return at >= 0 && at+1 < len(hello) && hello[at+1] == "cluster"
+	}
+	return false
+}
+
+// Cluster is a client of the cluster of which one node was named.
+func Cluster(node *redis.Options) *redis.ClusterClient {
+	return redis.NewClusterClient(&redis.ClusterOptions{
+		Addrs: []string{node.Addr}, Dialer: node.Dialer, ClientName: node.ClientName, Protocol: node.Protocol,
+		Username: node.Username, Password: node.Password, TLSConfig: node.TLSConfig,
+		DialTimeout: node.DialTimeout, ReadTimeout: node.ReadTimeout, WriteTimeout: node.WriteTimeout,
+		ContextTimeoutEnabled: node.ContextTimeoutEnabled, PoolSize: node.PoolSize,
+	})
 }
 
 // Options are how a Pool is made.
