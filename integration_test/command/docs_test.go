@@ -3,6 +3,8 @@
 package command_test
 
 import (
+	"database/sql"
+	"encoding/json"
 	"errors"
 	"os"
 	"os/exec"
@@ -118,6 +120,99 @@ func testDocs(t *testing.T, p *place) {
 	// For the present hour and one of this day, which may be the same.
 	if n := done["rates"]; n < 1 || n > 2 {
 		t.Errorf("the rates were done %d times", n)
+	}
+}
+
+// The page's statements let a transaction store something while the key is held by
+// the grant that they name, and hold its row until the transaction has ended.
+func TestDocsGuard(t *testing.T) { each(t, testDocsGuard, withRuns...) }
+
+func testDocsGuard(t *testing.T, p *place) {
+	lines := blocks(t, "sql")
+	product := map[string]string{"postgres": "PostgreSQL", "sqlite": "SQLite"}[p.name]
+	if product == "" {
+		product = "MySQL and MariaDB"
+	}
+	db := p.sql(t)
+	if _, err := db.ExecContext(t.Context(), "CREATE TABLE result (what varchar(100) NOT NULL)"); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		what, run, table, end string
+	}{
+		{"a key", "", "exclusive_lease", "expires_at"},
+		{"a run", "it is", "exclusive_task", "free_at"},
+	} {
+		at := slices.IndexFunc(lines, func(line string) bool { return strings.HasPrefix(line, "-- "+product+", "+c.what) })
+		if at < 0 {
+			t.Fatalf("the page has nothing for %s of %s", c.what, product)
+		}
+		guard := lines[at+1]
+		var flags []string
+		if c.run != "" {
+			flags = []string{"--once", c.run}
+		}
+		h := p.hold(t, "job", flags...)
+		_, out, errs := p.output(t, "ps", "--json")
+		var list []struct{ Grant string }
+		if err := json.Unmarshal([]byte(out), &list); err != nil || len(list) != 1 {
+			t.Fatalf("%v, %s, %s", err, out, errs)
+		}
+		// store has a transaction store something, as the page says.
+		store := func(what, run, grant string) {
+			t.Helper()
+			ctx := t.Context()
+			tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+			if p.name == string(sqlite) {
+				tx, err = db.BeginTx(ctx, nil)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = tx.Rollback() }()
+			if _, err := tx.ExecContext(ctx, "INSERT INTO result (what) VALUES ('"+what+"')"); err != nil {
+				t.Fatal(err)
+			}
+			env := map[string]string{"EXCLUSIVE_NAME": "job", "EXCLUSIVE_RUN": run, "EXCLUSIVE_GRANT": grant}
+			var one int
+			err = tx.QueryRowContext(ctx, os.Expand(guard, func(name string) string { return env[name] })).Scan(&one)
+			if errors.Is(err, sql.ErrNoRows) {
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if p.name != string(sqlite) { // there one transaction writes at a time
+				err := db.QueryRowContext(ctx, "SELECT 1 FROM "+c.table+" FOR UPDATE SKIP LOCKED").Scan(&one)
+				if !errors.Is(err, sql.ErrNoRows) {
+					t.Errorf("%s: somebody else gets the row: %v", c.what, err)
+				}
+			}
+			if err := tx.Commit(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		store("by a stranger", c.run, "stranger")
+		if c.run != "" {
+			store("of another run", "another", list[0].Grant)
+		}
+		store(c.what, c.run, list[0].Grant)
+		if _, err := db.ExecContext(t.Context(), "UPDATE "+c.table+" SET "+c.end+" = "+c.end+" - 3600000000"); err != nil {
+			t.Fatal(err)
+		}
+		store("too late", c.run, list[0].Grant)
+		h.end(t, 124)
+		var stored string
+		if err := db.QueryRowContext(t.Context(), "SELECT what FROM result").Scan(&stored); err != nil || stored != c.what {
+			t.Errorf("%s: stored %q, %v", c.what, stored, err)
+		}
+		var n int
+		if err := db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM result").Scan(&n); err != nil || n != 1 {
+			t.Errorf("%s: stored %d times, %v", c.what, n, err)
+		}
+		if _, err := db.ExecContext(t.Context(), "DELETE FROM result"); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
