@@ -45,8 +45,9 @@
 //	ctx ends in work             the row goes back to From, on a context of its own
 //	panic, runtime.Goexit        the row goes to Failed or From; the panic goes on
 //	the answer to a claim,       with a GrantColumn: sent again, and its own effect
-//	  finish or transition lost    recognized, unless the first copy of a claim
-//	                               arrives after the end; without: see above,
+//	  finish or transition lost    recognized. If the first copy of a claim
+//	                               arrives after the end the row is claimed by
+//	                               nobody, for a TTL; without: see above,
 //	                               ErrOutcomeUnknown
 //	no answer to a claim at all  with a GrantColumn: the row is given back, when the
 //	                               server is back; without a TTL for as long as the

@@ -159,7 +159,7 @@ func (b backend[Tx]) Acquire(ctx context.Context, key, id string, waiting bool) 
 				got.row, _, err = d.lease(ctx, b.server.DB, key, false)
 			}
 			unanswered = unanswered || got.pending || db.MayHaveRun(b.server.DB, err)
-			return got.won || got.row.live() || waiting, err
+			return got.won || got.row.live() || got.row.id == id || waiting, err
 		})
 	})
 	if unanswered && !got.won {
@@ -168,7 +168,11 @@ func (b backend[Tx]) Acquire(ctx context.Context, key, id string, waiting bool) 
 	if err != nil {
 		return g, requested, b.server.Fail(ctx, "acquire", key, err)
 	}
-	if !got.won {
+	switch {
+	case !got.won && got.row.id == id:
+		return g, requested, &exclusive.Error{Op: "acquire", Key: key, Kind: exclusive.ErrUnavailable,
+			Hint: fmt.Sprintf("the key was had, and the answer to that came when it was over; use a TTL longer than %v if this happens again", b.cfg.TTL)}
+	case !got.won:
 		return g, requested, &exclusive.Error{Op: "acquire", Key: key, Kind: exclusive.ErrHeld, Holder: got.row.who()}
 	}
 	return exclusive.Grant{Key: key, ID: id, Token: got.row.token, Attempt: int(got.row.attempt)}, requested, nil

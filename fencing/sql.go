@@ -17,11 +17,11 @@ type dialect interface {
 	// ready fails if a table is missing, or the sequence is not as it must be.
 	ready(ctx context.Context, r db.Runner) error
 
-	// acquire takes the key if it is free, has run out, or belongs to this
-	// grant already (the statement ran before and its answer was lost). It is
-	// one more attempt, except if the lease is this grant's and goes on: after
-	// an end in good order a row with no attempt would be held by nobody. When
-	// it does not take it, the row says who has it, as far as the server told.
+	// acquire takes the key if it is free or has run out, or belongs to this
+	// grant already (the statement ran before and its answer was lost). The
+	// former is one more attempt. A grant that is over is not had again: such a
+	// statement is a copy of one that ran before. When it does not take the key the
+	// row says who has it, as far as the server told.
 	acquire(ctx context.Context, r db.Runner, a acquisition) (acquired, error)
 	// renew extends what still belongs to its grant, except rows that are
 	// locked, and returns the grant ids that it extended.

@@ -20,9 +20,8 @@ func newMariaDB(n names) dialect {
 		sequenceQ:   f(`SELECT cache_size, cycle_option FROM {token} WHERE NOT EXISTS (SELECT 1 FROM {lease} WHERE FALSE)`),
 
 		// One statement for new keys and known ones, refused or not: RETURNING
-		// shows the row as it stands (manual, "INSERT...RETURNING"). grant_id
-		// decides, once, and what follows looks at it: grant ids never repeat.
-		// The token is drawn, and compared with the last one in case the
+		// shows the row as it stands (manual, "INSERT...RETURNING"). acquired_at
+		// decides, once, and what follows looks at it and the grant's id. The token is drawn, and compared with the last one in case the
 		// sequence went back, while the row is locked; the number drawn in
 		// VALUES is used only if no row exists, also by an attempt that is
 		// refused. A locked row is held: do not wait for a Commit that is under
@@ -31,12 +30,12 @@ func newMariaDB(n names) dialect {
 			INSERT INTO {lease} (lease_key, grant_id, holder, token, attempt, acquired_at, expires_at)
 			VALUES (?, ?, ?, NEXTVAL({token}), 1, {now}, {now} + ?)
 			ON DUPLICATE KEY UPDATE
-				grant_id = IF(grant_id = ? OR expires_at <= {now}, ?, grant_id),
-				attempt = IF(grant_id = ? AND expires_at <= {now}, attempt + 1, attempt),
-				token = IF(grant_id = ?, GREATEST(NEXTVAL({token}), token + 1), token),
-				holder = IF(grant_id = ?, ?, holder),
-				acquired_at = IF(grant_id = ?, {now}, acquired_at),
-				expires_at = IF(grant_id = ?, {now} + ?, expires_at)
+				acquired_at = IF(` + takes + `, {now}, acquired_at),
+				grant_id = IF(acquired_at = {now} AND expires_at <= {now}, ?, grant_id),
+				attempt = IF(` + taken + ` AND expires_at <= {now}, attempt + 1, attempt),
+				token = IF(` + taken + `, GREATEST(NEXTVAL({token}), token + 1), token),
+				holder = IF(` + taken + `, ?, holder),
+				expires_at = IF(` + taken + `, {now} + ?, expires_at)
 			RETURNING {columns}`),
 	}
 	m.renewQ += " RETURNING grant_id"
@@ -54,8 +53,8 @@ func (m *mariadb) acquire(ctx context.Context, r db.Runner, a acquisition) (got 
 		return acquired{row: row}, err
 	}
 	_, err = strategy.One(ctx, r, m.acquireQ, []any{[]byte(a.key), a.id, a.holder, a.ttl,
-		a.id, a.id, a.id, a.id, a.id, a.holder, a.id, a.id, a.ttl}, got.row.scan)
-	got.won = got.row.id == a.id
+		a.id, a.id, a.id, a.id, a.id, a.holder, a.id, a.ttl}, got.row.scan)
+	got.won = got.row.id == a.id && got.row.live()
 	return got, err
 }
 

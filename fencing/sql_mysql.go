@@ -116,6 +116,12 @@ func (m *mysqlFamily) beginOp(ctx context.Context, r db.Runner, opID string, pay
 	return last > 0, err
 }
 
+// What an acquire does with a row that is there, in the order of its assignments.
+const (
+	takes = `(expires_at > {now}) = (grant_id = ?)` // it runs, and is this grant's; or is over, and is not
+	taken = `grant_id = ? AND acquired_at = {now}`  // once both are assigned
+)
+
 type mysql struct {
 	mysqlFamily
 	acquireQ string
@@ -127,8 +133,8 @@ func newMySQL(n names) dialect {
 		mysqlFamily: newMySQLFamily(f),
 
 		// One statement for new keys and known ones; each row counts its own
-		// tokens while it is locked. grant_id decides, once, and what follows
-		// looks at it: grant ids never repeat. A refused statement writes
+		// tokens while it is locked. acquired_at decides, once, and what follows
+		// looks at it and the grant's id. A refused statement writes
 		// nothing. It cannot be told not to wait for a locked row, so it does
 		// nothing if it has waited longer than its caller did. The answer has
 		// room for one number: token and attempt are packed into it. LOCK IN
@@ -138,14 +144,14 @@ func newMySQL(n names) dialect {
 			SELECT ?, ?, ?, f.first + 0 * LAST_INSERT_ID(f.first * {pack} + 1), 1, {now}, {now} + ?
 			FROM (SELECT COALESCE(MAX(floor), 0) + 1 AS first FROM {token} LOCK IN SHARE MODE) f
 			ON DUPLICATE KEY UPDATE
-				grant_id = IF((grant_id = ? OR expires_at <= {now}) AND ` + strategy.MySQLWaited + ` < {maxwait}, ?, grant_id),
-				attempt = IF(grant_id = ? AND expires_at <= {now}, attempt + 1, attempt),
-				token = IF(grant_id = ?,
+				acquired_at = IF(` + takes + ` AND ` + strategy.MySQLWaited + ` < {maxwait}, {now}, acquired_at),
+				grant_id = IF(acquired_at = {now} AND expires_at <= {now}, ?, grant_id),
+				attempt = IF(` + taken + ` AND expires_at <= {now}, attempt + 1, attempt),
+				token = IF(` + taken + `,
 					token + 1 + 0 * LAST_INSERT_ID((token + 1) * {pack} + LEAST(attempt, {pack} - 1)),
 					token + LAST_INSERT_ID(0)),
-				holder = IF(grant_id = ?, ?, holder),
-				acquired_at = IF(grant_id = ?, {now}, acquired_at),
-				expires_at = IF(grant_id = ?, {now} + ?, expires_at)`),
+				holder = IF(` + taken + `, ?, holder),
+				expires_at = IF(` + taken + `, {now} + ?, expires_at)`),
 	}
 	m.pruning(db.MySQL, f)
 	m.readyQ = f(`SELECT COUNT(*) FROM {token} WHERE NOT EXISTS (SELECT 1 FROM {lease} WHERE FALSE)`)
@@ -171,7 +177,7 @@ func (m *mysql) acquire(ctx context.Context, r db.Runner, a acquisition) (acquir
 	var res db.Result
 	gaveUp, err := strategy.Impatient(ctx, func(ctx context.Context) (err error) {
 		res, err = r.Exec(ctx, m.acquireQ, key, a.id, a.holder, a.ttl,
-			a.id, a.id, a.id, a.id, a.id, a.holder, a.id, a.id, a.ttl)
+			a.id, a.id, a.id, a.id, a.id, a.holder, a.id, a.ttl)
 		return err
 	})
 	if err != nil {

@@ -21,7 +21,8 @@ func newPostgres(n names) dialect {
 			WHERE seqrelid = '{token}'::regclass
 			  AND NOT EXISTS (SELECT FROM {lease} WHERE false)`),
 
-		// - A held key is refused by a plain read: no row lock, no write.
+		// - A held key is refused by a plain read: no row lock, no write. So is this
+		//   grant when it is over.
 		// - A row that somebody has locked is held too: SKIP LOCKED, instead of
 		//   waiting for a Commit that is under way.
 		// - ON CONFLICT locks the row before it evaluates SET and WHERE, so the
@@ -34,7 +35,7 @@ func newPostgres(n names) dialect {
 		acquireQ: f(`WITH got AS (
 			INSERT INTO {lease} AS l (lease_key, grant_id, holder, token, attempt, acquired_at, expires_at)
 			SELECT $1::bytea, $2::text, $3::text, nextval('{token}'), 1, {now}, {now} + $4::bigint
-			WHERE NOT EXISTS (SELECT FROM {lease} WHERE lease_key = $1::bytea AND expires_at > {now} AND grant_id <> $2::text)
+			WHERE NOT EXISTS (SELECT FROM {lease} WHERE lease_key = $1::bytea AND (expires_at > {now}) <> (grant_id = $2::text))
 			  AND (NOT EXISTS (SELECT FROM {lease} WHERE lease_key = $1::bytea)
 			       OR EXISTS (SELECT FROM {lease} WHERE lease_key = $1::bytea FOR UPDATE SKIP LOCKED))
 			ON CONFLICT (lease_key) DO UPDATE SET
@@ -44,7 +45,7 @@ func newPostgres(n names) dialect {
 				attempt = CASE WHEN l.expires_at > {now} THEN l.attempt ELSE l.attempt + 1 END,
 				acquired_at = {now},
 				expires_at = {now} + $4::bigint
-			WHERE (l.expires_at <= {now} OR l.grant_id = EXCLUDED.grant_id)
+			WHERE (l.expires_at > {now}) = (l.grant_id = EXCLUDED.grant_id)
 			  AND clock_timestamp() < statement_timestamp() + interval '{maxwait} microseconds'
 			RETURNING {columns}
 		)

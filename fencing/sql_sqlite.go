@@ -33,7 +33,7 @@ func newSQLite(n names) dialect {
 				holder = ?3,
 				acquired_at = {now},
 				expires_at = {now} + ?4
-			WHERE l.expires_at <= {now} OR l.grant_id = ?2
+			WHERE (l.expires_at > {now}) = (l.grant_id = ?2)
 			RETURNING {columns}`),
 
 		renewQ: f(`UPDATE {lease} SET expires_at = MAX(expires_at, {now} + ?)

@@ -534,6 +534,7 @@ type deaf[Tx any] struct {
 	db.DB[Tx]
 	holder string
 	hears  bool                        // it does hear them
+	after  func()                      // what happens before the loss of an answer is known; nil: nothing
 	again  func(context.Context) error // sends the last such statement once more
 }
 
@@ -548,7 +549,15 @@ func (d *deaf[Tx]) Exec(ctx context.Context, query string, args ...any) (db.Resu
 	if d.hears {
 		return d.DB.Exec(ctx, query, args...)
 	}
-	return db.Result{}, cmp.Or(d.again(ctx), driver.ErrBadConn)
+	return db.Result{}, d.lose(d.again(ctx))
+}
+
+// lose is what a statement ends with.
+func (d *deaf[Tx]) lose(err error) error {
+	if d.after != nil {
+		d.after()
+	}
+	return cmp.Or(err, driver.ErrBadConn)
 }
 
 func (d *deaf[Tx]) Query(ctx context.Context, query string, args []any, each func(db.Scan) error) error {
@@ -561,7 +570,7 @@ func (d *deaf[Tx]) Query(ctx context.Context, query string, args []any, each fun
 	if d.hears {
 		return d.DB.Query(ctx, query, args, each)
 	}
-	return cmp.Or(d.again(ctx), driver.ErrBadConn)
+	return d.lose(d.again(ctx))
 }
 
 // An acquire whose answer is lost for good was no attempt: the next holder is told
@@ -596,25 +605,18 @@ func testAbandonedAcquireIsNoAttempt[Tx any](t *testing.T, target *matrix.Target
 			}
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-		begun := time.Now()
 		_, err := x.TryAcquire(ctx, key)
 		wantErr(t, "acquire without an answer", err, exclusive.ErrUnavailable, driver.ErrBadConn)
 		if strings.HasSuffix(key, "late") {
-			// The statement arrives once more after the key was given back, and before
-			// it is given back again, which is 1.5 s later.
+			// The statement arrives once more after the key was given back.
 			for target.Int(t, "SELECT expires_at FROM exclusive_lease WHERE lease_key = ?", []byte(key)) > 0 {
 				runtime.Gosched()
 			}
 			const token = "SELECT token FROM exclusive_lease WHERE lease_key = ?"
 			before := target.Int(t, token, []byte(key))
 			must(t, "late acquire", adapter.again(ctx))
-			if target.Int(t, token, []byte(key)) <= before {
-				t.Errorf("%s: the late acquire has not taken the key", key)
-			}
-			if passed := time.Since(begun); passed > 1500*time.Millisecond {
-				t.Logf("%s: not judged, the machine is too slow: %v", key, passed)
-				cancel()
-				continue
+			if target.Int(t, token, []byte(key)) != before {
+				t.Errorf("%s: the late acquire has taken the key", key)
 			}
 		}
 		lease, err := next.Acquire(ctx, key)
@@ -627,8 +629,7 @@ func testAbandonedAcquireIsNoAttempt[Tx any](t *testing.T, target *matrix.Target
 	}
 }
 
-// A copy of an acquire that arrives after its grant has ended has the key again,
-// for a TTL at the most. That can be seen, and an operator can take it back.
+// A copy of an acquire that arrives after its grant has ended leaves the key free.
 func TestLateAcquire(t *testing.T) { matrix.Drivers(t, testLateAcquire, testLateAcquire) }
 
 func testLateAcquire[Tx any](t *testing.T, target *matrix.Target[Tx]) {
@@ -653,18 +654,41 @@ func testLateAcquire[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 		must(t, "late acquire", again(ctx))
 		s, err := next.Status(ctx, how)
 		must(t, "status", err)
-		if !s.Held || s.Last.ID != lease.Grant().ID || s.Last.Token <= lease.Grant().Token {
+		if s.Held || s.Last.ID != lease.Grant().ID || s.Last.Token != lease.Grant().Token {
 			t.Errorf("%s: after the late acquire %+v", how, s)
 		}
-		must(t, "release by an operator", next.Release(ctx, how))
+		attempt := map[string]int{"freed": 2}[how] // the others were in good order
 		lease, err = next.TryAcquire(ctx, how)
 		must(t, how+": acquire", err)
-		if g := lease.Grant(); g.Attempt < 2 {
-			t.Errorf("%s: %+v, although the one before it was taken from its holder", how, g)
+		if g := lease.Grant(); g.Attempt != max(attempt, 1) {
+			t.Errorf("%s: %+v; want attempt %d", how, g, max(attempt, 1))
 		}
 		must(t, "release", lease.Release(ctx))
 		cancel()
 	}
+}
+
+// A key that was had, and was over when that could be heard of, is not told as held by
+// somebody else.
+func TestAnswerAfterTheEnd(t *testing.T) {
+	matrix.Drivers(t, testAnswerAfterTheEnd, testAnswerAfterTheEnd)
+}
+
+func testAnswerAfterTheEnd[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	setUp(t, target)
+	const lost = "hears it late"
+	next := newLeases(t, target, fencing.Config{})
+	adapter := &deaf[Tx]{DB: target.DB, holder: lost}
+	adapter.after = func() {
+		must(t, "release by an operator", next.Release(t.Context(), "k"))
+		adapter.hears = true
+	}
+	x, err := fencing.New[Tx](adapter, fencing.Config{Holder: lost})
+	must(t, "New", err)
+	t.Cleanup(func() { must(t, "close", x.Close()) })
+	err = x.Do(t.Context(), "k", func(context.Context, exclusive.Grant) error { t.Error("work has run"); return nil })
+	wantErr(t, "do", err, exclusive.ErrUnavailable)
+	must(t, "do again", x.Do(t.Context(), "k", nothing))
 }
 
 // A claim that was refused while a Commit was under way counts no attempt, no
