@@ -35,7 +35,9 @@ func testTokensRiseOverStalledClaim[Tx any](t *testing.T, target *matrix.Target[
 	target = target.Another(t, o)
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
-	stalled := newTasks(t, target, uniquetask.Config{Holder: "stalled"})
+	patient := *target
+	patient.DB = matrix.Patient[Tx]{DB: target.DB} // on MySQL it would give up before it is met
+	stalled := newTasks(t, &patient, uniquetask.Config{Holder: "stalled"})
 	other := newTasks(t, target, uniquetask.Config{Holder: "other"})
 	must(t, "do of another run", stalled.Do(ctx, "before", nothing)) // its connection and statement are ready
 
@@ -103,7 +105,7 @@ func stallInserts[Tx any](t *testing.T, target *matrix.Target[Tx], holder string
 		target.MustExec(t, `CREATE TRIGGER stall BEFORE INSERT ON exclusive_task FOR EACH ROW EXECUTE FUNCTION stall()`)
 	} else {
 		target.MustExec(t, `CREATE TRIGGER stall BEFORE INSERT ON exclusive_task FOR EACH ROW
-			BEGIN IF NEW.holder = '`+holder+`' THEN DO GET_LOCK('`+name+`', 20); DO RELEASE_LOCK('`+name+`'); END IF; END`)
+			BEGIN IF NEW.holder = '`+holder+`' THEN DO GET_LOCK('`+name+`', 60); DO RELEASE_LOCK('`+name+`'); END IF; END`)
 	}
 	_, err = conn.ExecContext(t.Context(), lock)
 	must(t, "lock", err)
