@@ -243,7 +243,7 @@ func TestMySQLStatements(t *testing.T) {
 		}
 		through := proxy.Start(t, target.Addr(t))
 		// The counters are the session's, so there must be one only.
-		one := target.Another(t, matrix.Options{Addr: through.Addr(), MaxConns: 1})
+		one := target.Another(t, matrix.Options{Addr: through.Addr(), MaxConns: 1, NoPing: true})
 		prepared := status(t, one, "Com_stmt_prepare")
 		tests := []struct {
 			query string

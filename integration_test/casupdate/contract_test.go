@@ -161,7 +161,7 @@ func testRoundTrips[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 	}
 	setUp(t, target, "held")
 	p := proxy.Start(t, target.Addr(t))
-	far := target.Another(t, matrix.Options{Addr: p.Addr(), MaxConns: 2})
+	far := target.Another(t, matrix.Options{Addr: p.Addr(), MaxConns: 2, NoPing: true})
 	ctx := t.Context()
 	// lib/pq sends a statement with arguments in two steps, always.
 	each := int64(1)

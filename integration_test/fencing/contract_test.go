@@ -26,7 +26,7 @@ func testRoundTrips[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 	}
 	setUp(t, target)
 	p := proxy.Start(t, target.Addr(t))
-	far := target.Another(t, matrix.Options{Addr: p.Addr(), MaxConns: 2})
+	far := target.Another(t, matrix.Options{Addr: p.Addr(), MaxConns: 2, NoPing: true})
 	x := newLeases(t, far, fencing.Config{TTL: time.Minute})
 	ctx := t.Context()
 	// lib/pq sends a statement with arguments in two steps, always.

@@ -80,6 +80,9 @@ type Options struct {
 	Params map[string]string
 	// MaxConns is the size of the pool; 0 = 10.
 	MaxConns int
+	// NoPing: no driver asks a connection that was idle for a second whether it
+	// lives, which pgx does. For tests that count round trips.
+	NoPing bool
 	// Log is given what the driver of MySQL and MariaDB logs. nil: nobody is.
 	Log func(v ...any)
 }

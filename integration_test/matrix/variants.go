@@ -10,9 +10,9 @@ import (
 	"github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	_ "github.com/jackc/pgx/v5/stdlib" // registers "pgx"
-	_ "github.com/lib/pq"              // registers "postgres"
-	_ "modernc.org/sqlite"             // registers "sqlite"
+	"github.com/jackc/pgx/v5/stdlib"
+	_ "github.com/lib/pq"  // registers "postgres"
+	_ "modernc.org/sqlite" // registers "sqlite"
 
 	"github.com/exclusive-go/exclusive/db/mysqldb"
 	"github.com/exclusive-go/exclusive/db/pgxdb"
@@ -77,6 +77,9 @@ func openPGX(mode pgx.QueryExecMode) func(testing.TB, string, Options) pool[pgx.
 		}
 		config.ConnConfig.DefaultQueryExecMode = mode
 		config.MaxConns = int32(o.MaxConns)
+		if o.NoPing {
+			config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
+		}
 		p, err := pgxpool.NewWithConfig(context.Background(), config)
 		if err != nil {
 			t.Fatal(err)
@@ -107,7 +110,7 @@ func openSQL(driver string, params map[string]string) func(testing.TB, string, O
 		for name, value := range params {
 			dsn = servers.WithParam(dsn, name, value)
 		}
-		p := openPool(t, driver, withOptions(t, kind, dsn, o), o.Log)
+		p := openPool(t, driver, withOptions(t, kind, dsn, o), o)
 		p.SetMaxOpenConns(o.MaxConns)
 		p.SetMaxIdleConns(o.MaxConns)
 		return pool[*sql.Tx]{
@@ -133,16 +136,27 @@ type logger func(v ...any)
 // Print implements mysql.Logger.
 func (l logger) Print(v ...any) { l(v...) }
 
-func openPool(t testing.TB, driver, dsn string, log logger) *sql.DB {
+func openPool(t testing.TB, driver, dsn string, o Options) *sql.DB {
 	t.Helper()
-	if driver == "mysql" {
+	switch driver {
+	case "pgx":
+		config, err := pgx.ParseConfig(dsn)
+		if err != nil {
+			t.Fatal("the DSN of the tests is not one of pgx")
+		}
+		var options []stdlib.OptionOpenDB
+		if o.NoPing {
+			options = append(options, stdlib.OptionShouldPing(func(context.Context, stdlib.ShouldPingParams) bool { return false }))
+		}
+		return stdlib.OpenDB(*config, options...)
+	case "mysql":
 		config, err := mysql.ParseDSN(dsn)
 		if err != nil {
 			t.Fatal("the DSN of the tests is not one of go-sql-driver/mysql")
 		}
 		config.Logger = &mysql.NopLogger{} // the tests break connections all the time
-		if log != nil {
-			config.Logger = log
+		if o.Log != nil {
+			config.Logger = logger(o.Log)
 		}
 		connector, err := mysql.NewConnector(config)
 		if err != nil {
@@ -161,7 +175,7 @@ func openPool(t testing.TB, driver, dsn string, log logger) *sql.DB {
 func openPlain(t testing.TB, kind servers.Kind, dsn string) *sql.DB {
 	t.Helper()
 	driver := map[servers.Kind]string{servers.Postgres: "pgx", servers.MySQL: "mysql", servers.MariaDB: "mysql", sqlite: "sqlite"}[kind]
-	p := openPool(t, driver, withOptions(t, kind, dsn, Options{}), nil)
+	p := openPool(t, driver, withOptions(t, kind, dsn, Options{}), Options{})
 	t.Cleanup(func() {
 		if err := p.Close(); err != nil {
 			t.Error(err)

@@ -394,7 +394,7 @@ func testRoundTrips[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 	}
 	setUp(t, target)
 	p := proxy.Start(t, target.Addr(t))
-	far := target.Another(t, matrix.Options{Addr: p.Addr(), MaxConns: 1})
+	far := target.Another(t, matrix.Options{Addr: p.Addr(), MaxConns: 1, NoPing: true})
 	x := newLocks(t, far, rowlock.Config{NoProbe: true})
 	ctx := t.Context()
 	write := store(target, 1)
@@ -415,8 +415,7 @@ func testRoundTrips[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 	if target.Dialect != "postgres" {
 		writeArgs = 1 // the test's own statement, which the driver prepares
 	}
-	// The first ones also connect, prepare, and make the key's row, and pools
-	// ping a connection that was idle for a second.
+	// The first ones also connect, prepare, and make the key's row.
 	fewest := func(f func()) int64 {
 		least := int64(1 << 30)
 		for range 5 {

@@ -51,7 +51,8 @@ func testRoundTrips[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 		return
 	}
 	setUp(t, target)
-	far, p := through(t, target)
+	p := proxy.Start(t, target.Addr(t))
+	far := target.Another(t, matrix.Options{Addr: p.Addr(), MaxConns: 2, NoPing: true})
 	x := newTasks(t, far, uniquetask.Config{TTL: time.Minute})
 	ctx := t.Context()
 	each := int64(1)
