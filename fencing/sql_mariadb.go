@@ -21,10 +21,10 @@ func newMariaDB(n names) dialect {
 
 		// One statement for new keys and known ones, refused or not: RETURNING
 		// shows the row as it stands (manual, "INSERT...RETURNING"). acquired_at
-		// decides, once, and what follows looks at it and the grant's id. The token is drawn, and compared with the last one in case the
-		// sequence went back, while the row is locked; the number drawn in
-		// VALUES is used only if no row exists, also by an attempt that is
-		// refused. A locked row is held: do not wait for a Commit that is under
+		// decides, once, and what follows looks at it and the grant's id. The token
+		// is drawn, and compared with the last one in case the sequence went back,
+		// while the row is locked; the number drawn in VALUES is used only if no row
+		// exists, also by an attempt that is refused. A locked row is held: do not wait for a Commit that is under
 		// way.
 		acquireQ: f(`SET STATEMENT innodb_lock_wait_timeout = 0 FOR
 			INSERT INTO {lease} (lease_key, grant_id, holder, token, attempt, acquired_at, expires_at)
