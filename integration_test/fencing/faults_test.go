@@ -629,6 +629,91 @@ func testAbandonedAcquireIsNoAttempt[Tx any](t *testing.T, target *matrix.Target
 	}
 }
 
+// forsaking is an adapter whose connection is gone while the server runs the first
+// acquire of this holder, which goes on there.
+type forsaking[Tx any] struct {
+	db.DB[Tx]
+	holder string
+	once   sync.Once
+	gone   chan struct{}
+	ended  chan struct{} // what goes on
+}
+
+func (d *forsaking[Tx]) Query(ctx context.Context, query string, args []any, each func(db.Scan) error) (err error) {
+	if slices.Contains(args, any(d.holder)) {
+		d.once.Do(func() {
+			go func() {
+				defer close(d.ended)
+				_ = d.DB.Query(context.WithoutCancel(ctx), query, args, func(db.Scan) error { return nil }) // nobody hears it
+			}()
+			<-d.gone
+			err = driver.ErrBadConn
+		})
+	}
+	if err != nil {
+		return err
+	}
+	return d.DB.Query(ctx, query, args, each)
+}
+
+// The repetition of an acquire is refused by its own first copy, which still runs on
+// the server although its connection is gone: nobody gets the key then, and when the
+// first copy has taken it after all it is given back.
+func TestRefusedByItsOwnFirstCopy(t *testing.T) {
+	matrix.Drivers(t, testRefusedByItsOwnFirstCopy, testRefusedByItsOwnFirstCopy, "postgres")
+}
+
+func testRefusedByItsOwnFirstCopy[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	setUp(t, target)
+	ctx := t.Context()
+	rival := newLeases(t, target, fencing.Config{})
+	must(t, "the row is there", acquire(t, rival, "k").Release(ctx))
+	// It has the row when it waits: only a trigger can keep it there.
+	const lock = "hashtext(current_schema())"
+	for _, statement := range []string{
+		"CREATE TABLE took (token bigint NOT NULL)",
+		`CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS
+			'BEGIN PERFORM pg_advisory_xact_lock(` + lock + `); INSERT INTO took VALUES (NEW.token); RETURN NEW; END'`,
+		`CREATE TRIGGER wait BEFORE UPDATE ON exclusive_lease FOR EACH ROW
+			WHEN (NEW.holder = 'slow' AND OLD.grant_id <> NEW.grant_id) EXECUTE FUNCTION wait()`,
+	} {
+		target.MustExec(t, statement)
+	}
+	session, err := target.Plain.Conn(ctx)
+	must(t, "connect", err)
+	unlock := sync.OnceFunc(func() { // or the first copy, and with it the clean-up, would wait for ever
+		_, err := session.ExecContext(context.WithoutCancel(ctx), "SELECT pg_advisory_unlock("+lock+")")
+		must(t, "unlock", errors.Join(err, session.Close()))
+	})
+	defer unlock()
+	_, err = session.ExecContext(ctx, "SELECT pg_advisory_lock("+lock+")")
+	must(t, "lock", err)
+
+	adapter := &forsaking[Tx]{DB: target.DB, holder: "slow", gone: make(chan struct{}), ended: make(chan struct{})}
+	x, err := fencing.New[Tx](adapter, fencing.Config{TTL: 10 * time.Minute, Holder: "slow"})
+	must(t, "New", err)
+	t.Cleanup(func() { must(t, "close", x.Close()) })
+	answer := make(chan error, 1)
+	go func() {
+		_, err := x.TryAcquire(ctx, "k")
+		answer <- err
+	}()
+	for end := time.Now().Add(30 * time.Second); target.Int(t, `SELECT COUNT(*) FROM pg_locks
+		WHERE locktype = 'advisory' AND NOT granted AND objid = (`+lock+`::bigint & 4294967295)::oid`) == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the first copy does not wait")
+		}
+	}
+	close(adapter.gone)
+	wantErr(t, "the repetition", <-answer, exclusive.ErrHeld)
+	unlock()
+	<-adapter.ended
+	freeWithin(t, rival, "k", 30*time.Second)
+	if n := target.Int(t, "SELECT COUNT(*) FROM took"); n != 1 {
+		t.Errorf("the key was taken %d times by the acquire that was refused", n)
+	}
+}
+
 // A copy of an acquire that arrives after its grant has ended leaves the key free.
 func TestLateAcquire(t *testing.T) { matrix.Drivers(t, testLateAcquire, testLateAcquire) }
 
