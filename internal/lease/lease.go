@@ -433,7 +433,7 @@ func (h *Held) ReleaseWith(ctx context.Context, release func(context.Context, ex
 	k.mu.Unlock()
 	ended := ctx.Err() != nil
 	h.cancel(context.Canceled)
-	if !ended && ctx.Err() != nil { // it is the lease's own, or stems from it
+	if own, _ := exclusive.CurrentGrant(ctx); own.ID == g.ID && !ended && ctx.Err() != nil { // it stems from the lease's
 		var cancel context.CancelFunc
 		ctx, cancel = run.Detach(ctx)
 		defer cancel()
@@ -447,7 +447,11 @@ func (h *Held) ReleaseWith(ctx context.Context, release func(context.Context, ex
 			defer cancel()
 			return r.now(ctx)
 		}
-		return goesOn(db.CtxError(ctx, "release", g.Key, nil))
+		err := goesOn(db.CtxError(ctx, "release", g.Key, nil))
+		if before == lost {
+			err = errors.Join(h.gone("release"), err)
+		}
+		return err
 	}
 	err := r.now(ctx)
 	if !answered(err) && db.Over(ctx) != nil && r.later(ctx) {

@@ -68,7 +68,7 @@ func (l *Leaser) Do(ctx context.Context, key string, work exclusive.Work) error 
 }
 
 // notReleased is a Do whose work is done, but whose key could not be given back.
-var notReleased = exclusive.Error{Op: "release", Kind: exclusive.ErrFinished, Hint: "the key stays taken until the lease runs out"}
+var notReleased = exclusive.Error{Op: "release", Kind: exclusive.ErrFinished, Hint: "the key stays taken until the lease runs out at the latest"}
 
 // Claim gets a lease for Do, whose context ends with ctx.
 func (l *Leaser) Claim(ctx context.Context, key string) (*Held, error) {
