@@ -46,6 +46,7 @@ func New[Tx any](d db.DB[Tx], cfg Config) (*Table[Tx], error) {
 		TTL:      cfg.TTL,
 		NoRenew:  cfg.NoRenew,
 		MaxHold:  cfg.MaxHold,
+		SendOnce: !t.proves(),
 	}, cfg.Wait, store[Tx]{t})
 	return t, nil
 }

@@ -717,3 +717,42 @@ func testClaimWithoutAnswerThenRefused[Tx any](t *testing.T, target *matrix.Targ
 	}
 	eventually(t, target, "k", "PENDING")
 }
+
+// Without a GrantColumn nobody can tell whose row it is that is given back. So one
+// that got no answer is not given back again: somebody else may have it by now.
+func TestNotGivenBackTwice(t *testing.T) {
+	matrix.Drivers(t, testNotGivenBackTwice, testNotGivenBackTwice, "postgres", "mysql", "mariadb")
+}
+
+func testNotGivenBackTwice[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	setUp(t, target, "k")
+	const mark = "taken back"
+	cfg := bare()
+	cfg.OnRevert = casupdate.Set{"note": mark}
+	far, p := through(t, target)
+	x := newTable(t, far, cfg)
+	var sent atomic.Int64
+	taken := make(chan struct{})
+	take := sync.OnceFunc(func() { close(taken) })
+	defer take()
+	p.Intercept(func(data []byte) proxy.Verdict {
+		switch {
+		case !proxy.Mentions(data, mark):
+			return proxy.Pass
+		case sent.Add(1) == 1:
+			return proxy.Mute
+		}
+		<-taken // one too many arrives when it does harm
+		return proxy.Pass
+	})
+	wantErr(t, "work that fails", x.Do(t.Context(), "k", failing), errBiz)
+	eventually(t, target, "k", "PENDING")
+	must(t, "the next", newTable(t, target, bare()).Do(t.Context(), "k", func(context.Context, exclusive.Grant) error {
+		take()
+		return x.Close() // waits for what is being given back
+	}))
+	wantState(t, target, "k", "DONE")
+	if n := sent.Load(); n != 1 {
+		t.Errorf("the row was given back %d times", n)
+	}
+}

@@ -53,6 +53,9 @@ type Config struct {
 	TTL     time.Duration // 0: time does not end a lease, so it is not renewed either
 	NoRenew bool
 	MaxHold time.Duration // 0 = no limit
+	// SendOnce says that the backend does not know a release again that has run
+	// before: after one without an answer nothing goes on in the background.
+	SendOnce bool
 	// Freed is called with a key that has been given back. It may be nil.
 	Freed func(key string)
 }
@@ -454,7 +457,7 @@ func (h *Held) ReleaseWith(ctx context.Context, release func(context.Context, ex
 		return err
 	}
 	err := r.now(ctx)
-	if !answered(err) && db.Over(ctx) != nil && r.later(ctx) {
+	if !answered(err) && db.Over(ctx) != nil && !k.cfg.SendOnce && r.later(ctx) {
 		return goesOn(err)
 	}
 	return err
