@@ -62,7 +62,8 @@
 //	                                  "done" without Commit
 //	the database is away              heartbeats are repeated; work's context ends with ErrLost before
 //	                                  anybody else can have the run
-//	"done" cannot be recorded         ErrOutcomeUnknown; ask Outcome, on the primary
+//	"done" cannot be recorded         ErrOutcomeUnknown; ask Outcome, on the primary. It is recorded
+//	                                  later if the server is back before the run's TTL has passed
 //	COMMIT gets no answer             the row is looked up: nil, ErrConflict (it did not happen), or
 //	                                  ErrOutcomeUnknown if nobody answers
 //	a claim gets no answer            it is repeated, and knows its own; or given back, and is no attempt

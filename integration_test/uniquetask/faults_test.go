@@ -843,3 +843,32 @@ func takenOver[Tx any](ctx context.Context, t *testing.T, x, other *uniquetask.T
 	})
 	return err
 }
+
+// The server is away when work has returned, for longer than Do waits: the run is
+// marked as done when it is back, with its result.
+func TestDoneWhenTheServerIsBack(t *testing.T) {
+	matrix.Drivers(t, testDoneWhenTheServerIsBack, testDoneWhenTheServerIsBack, "postgres", "mysql", "mariadb")
+}
+
+func testDoneWhenTheServerIsBack[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	setUp(t, target)
+	far, p := through(t, target)
+	x := newTasks(t, far, uniquetask.Config{TTL: time.Hour})
+	other := newTasks(t, target, uniquetask.Config{Wait: 30 * time.Second})
+	var again func() error
+	err := x.Do(t.Context(), "r", func(_ context.Context, g exclusive.Grant) error {
+		again = p.Refuse()
+		p.Cut()
+		return x.SetResult(g, []byte("made meanwhile"))
+	})
+	wantErr(t, "do", err, exclusive.ErrOutcomeUnknown)
+	if o := outcome(t, other, "r"); o.State != uniquetask.Running {
+		t.Errorf("while the server is away: %+v", o)
+	}
+	must(t, "listen again", again())
+	err = other.Do(t.Context(), "r", fails)
+	wantErr(t, "once more", err, exclusive.ErrDone)
+	if o := outcome(t, other, "r"); string(o.Result) != "made meanwhile" {
+		t.Errorf("the result is %q", o.Result)
+	}
+}
