@@ -199,7 +199,7 @@ func TestCompletion(t *testing.T) {
 		{"bench --strategy=", []string{"casupdate", "redisbackend"}, ""},
 		{"choose --invariant ", []string{"work", "numbers"}, ""},
 		{"choose --dialect ", []string{"postgres", "redis"}, ""},
-		{"run --strategy ", []string{"fencing", "uniquetask", "redisbackend"}, ""},
+		{"ps --strategy ", []string{"fencing", "uniquetask", "redisbackend"}, ""},
 		{"doctor --dsn ", []string{"postgres://", "redis://"}, ""},
 		{"doctor --p", []string{"--pool", "--processes", "--prefix"}, ""},
 	} {

@@ -261,8 +261,11 @@ func TestReleaseAndForget(t *testing.T) {
 	want(t, o.dsn, "release "+strings.Repeat("k", 201), exitUsage, "", "201 bytes")
 
 	want(t, o.dsn, "forget report running", exitNo, "", "held by somebody else")
+	want(t, o.dsn, "release report", exitNo, "", "nobody holds it, but runs of the task of that name are held; name one with --run: running\n")
+	want(t, o.dsn, "release report --json", exitNo, "\"runs\": [\n    \"running\"\n  ]", "")
 	want(t, o.dsn, "release report --run running --json", exitOK, `"run": "running"`, "")
-	want(t, o.dsn, "release report --run done0", exitNo, "", "nobody holds it")
+	want(t, o.dsn, "release report --run done0", exitNo, "", "nobody holds it\n")
+	want(t, o.dsn, "release report", exitNo, "", "nobody holds it\n")
 	want(t, o.dsn, "forget report running", exitOK, "it was lost", "")
 	want(t, o.dsn, "forget report running", exitNo, "", "nobody knows this run")
 	want(t, o.dsn, "forget report running --json", exitNo, `"forgotten": null`, "")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -38,6 +39,8 @@ type released struct {
 	Run  string     `json:"run,omitempty"`
 	From *grantJSON `json:"from"`          // null: nobody had it, or it was left alone
 	Now  *grantJSON `json:"now,omitempty"` // who has it, and keeps it
+	// Runs are held, of the task that has the name of the key that nobody has.
+	Runs []string `json:"runs,omitempty"`
 
 	passed bool // it has passed on, or was given back, since it was looked at
 }
@@ -67,6 +70,9 @@ func releaseCommand(env environment) *cobra.Command {
 				if err := errors.Join(done.take(ctx, token, look), end()); err != nil {
 					return err
 				}
+				if run == "" && done.From == nil && done.Now == nil {
+					done.Runs = k.heldRuns(ctx, args[0])
+				}
 				return report(env, asJSON, done, done.From != nil, func(w io.Writer, done released) error {
 					_, err := fmt.Fprintf(w, "released: %s\n", done.From.had("had"))
 					return err
@@ -95,6 +101,8 @@ func (r *released) why(token int64) string {
 		return fmt.Sprintf("%s, and not with %d: it was left alone", r.Now.had("has"), token)
 	case r.passed:
 		return "it was given back meanwhile, or has run out; nobody holds it"
+	case len(r.Runs) > 0:
+		return "nobody holds it, but runs of the task of that name are held; name one with --run: " + printable(strings.Join(r.Runs, ", "))
 	}
 	return "nobody holds it"
 }
@@ -125,6 +133,20 @@ func (k *keys) looker(name, run string) (look func(context.Context) (*seen, erro
 		}
 		return &seen{runGrant(name, r), func(ctx context.Context) error { return t.ReleaseSeen(ctx, r) }}, nil
 	}, t.Close, nil
+}
+
+// heldRuns lists those of a task. It is for a hint: a role may have no rights on
+// them, or there is no table.
+func (k *keys) heldRuns(ctx context.Context, task string) (runs []string) {
+	if k.redis == nil {
+		_ = k.eachRun(ctx, []string{task}, uniquetask.Running, func(_ string, r uniquetask.Run) error {
+			if r.Live {
+				runs = append(runs, r.Run)
+			}
+			return nil
+		})
+	}
+	return runs
 }
 
 // nobody is no grant's id. To look is a plain read, which a replica may answer that

@@ -45,6 +45,7 @@ remembered: one that is done is not done again, whoever asks. If the database is
 away when the command has succeeded, that is tried to be recorded for as long as
 the lease lasts. A command that fails
 (its exit code is not 0) may be run again; --max-attempts and --backoff limit that.
+Who waits (--wait) when it fails runs it at once, or with --backoff ends with 70.
 Another run of the same name is another key: yesterday's may still be at work.
 
 --daily and --hourly take this machine's present: machines whose clocks differ, or
@@ -107,17 +108,17 @@ const (
 // runner is one run of the command.
 type runner struct {
 	database
-	name, strategy, holder string
-	once, daily            string
-	hourly                 bool
-	scheduled              string
-	ttl, killAfter, wait   time.Duration
-	killSet                bool // killAfter is the user's, who may have said 0
-	noWait, quiet, keepDSN bool
-	maxAttempts            int
-	backoff, maxBackoff    time.Duration
-	busyCode, doneCode     int
-	argv                   []string
+	name, holder         string
+	once, daily          string
+	hourly               bool
+	scheduled            string
+	ttl, killAfter, wait time.Duration
+	killSet              bool // killAfter is the user's, who may have said 0
+	quiet, keepDSN       bool
+	maxAttempts          int
+	backoff, maxBackoff  time.Duration
+	busyCode, doneCode   int
+	argv                 []string
 
 	run string // the run's key; empty: none is remembered
 
@@ -154,12 +155,9 @@ func runCommand(env environment) *cobra.Command {
 	flags.StringVar(&r.scheduled, "scheduled", "", "the time for which the run was scheduled, such as 2026-11-29T02:30:00Z, in place of this machine's present")
 	flags.DurationVar(&r.ttl, "ttl", runTTL, "how long the key stays taken after this machine has vanished")
 	flags.DurationVar(&r.killAfter, "kill-after", 0, "how long after SIGTERM comes SIGKILL; 0: at once, without SIGTERM (default 10s, or a third of --ttl if that is less)")
-	flags.DurationVar(&r.wait, "wait", 0, "how long to wait for a key that is taken (default: not at all)")
-	flags.BoolVar(&r.noWait, "no-wait", false, "do not wait (the default)")
-	flags.StringVar(&r.strategy, "strategy", "", "fencing, redisbackend or uniquetask, if it is not to be found from the other flags")
-	completeValues(cmd, "strategy", "fencing", "redisbackend", "uniquetask")
+	flags.DurationVar(&r.wait, "wait", 0, "how long to wait for a key that is taken, but not for a failed run to rest (default: not at all)")
 	flags.IntVar(&r.maxAttempts, "max-attempts", 0, "how often a run may begin (default: no limit)")
-	flags.DurationVar(&r.backoff, "backoff", 0, "how long a failed run rests; it doubles with each attempt (default: not at all)")
+	flags.DurationVar(&r.backoff, "backoff", 0, "how long a failed run rests, during which who comes or waits ends with 70; it doubles with each attempt (default: not at all)")
 	flags.DurationVar(&r.maxBackoff, "max-backoff", 0, "limit of the doubling (default 1h)")
 	flags.StringVar(&r.holder, "holder", "", "name of this holder for operators (default: host name and process id)")
 	flags.IntVar(&r.busyCode, "busy-code", exitBusy, "exit code if somebody else holds the key")
@@ -194,9 +192,6 @@ func (r *runner) complete(now time.Time) error {
 	}
 	if r.run == "" && (r.maxAttempts != 0 || r.backoff != 0 || r.maxBackoff != 0) {
 		return usageError("--max-attempts and --backoff are for runs that are remembered: --once, --daily or --hourly")
-	}
-	if r.noWait && r.wait != 0 {
-		return usageError("--wait and --no-wait exclude each other")
 	}
 	for flag, code := range map[string]int{"--busy-code": r.busyCode, "--done-code": r.doneCode} {
 		if code < 0 || code > 255 {
@@ -259,8 +254,8 @@ func (r *runner) do(ctx context.Context, env environment) error {
 	if err != nil {
 		return err
 	}
-	if err := r.checkStrategy(t.IsRedis()); err != nil {
-		return err
+	if t.IsRedis() && r.run != "" {
+		return usageError("--once, --daily and --hourly need a database of SQL: Redis does not keep what must be remembered")
 	}
 	// Before anything is taken: a command that does not exist is no attempt.
 	path, args, err := supervise.Find(r.argv)
@@ -302,31 +297,6 @@ func (r *runner) do(ctx context.Context, env environment) error {
 		return r.work(ctx, g, path, args, process)
 	})
 	return r.exit(t, err)
-}
-
-// checkStrategy compares --strategy with what the other flags say.
-func (r *runner) checkStrategy(onRedis bool) error {
-	want := "fencing"
-	switch {
-	case onRedis && r.run != "":
-		return usageError("--once, --daily and --hourly need a database of SQL: Redis does not keep what must be remembered")
-	case onRedis:
-		want = "redisbackend"
-	case r.run != "":
-		want = "uniquetask"
-	}
-	if r.strategy == "" || r.strategy == want {
-		return nil
-	}
-	switch r.strategy {
-	case "uniquetask":
-		return usageError("--strategy uniquetask remembers runs: it needs --once, --daily or --hourly, and a database of SQL")
-	case "fencing", "redisbackend":
-		return usageError("--strategy %s does not go with the other flags and this database; they make it %s", r.strategy, want)
-	case "rowlock", "casupdate":
-		return usageError("--strategy %s is for use in a program: its grant cannot be handed to a command", r.strategy)
-	}
-	return usageError("--strategy is none of fencing, redisbackend and uniquetask")
 }
 
 // exclusive makes what holds the key.
@@ -559,13 +529,11 @@ func (r *runner) exit(t *target.Target, err error) error {
 		return &exitError{supervise.CodeNotExecutable, hidden}
 	case errors.Is(err, exclusive.ErrLost), errors.Is(err, exclusive.ErrFenced), r.ran && r.result.Stopped != "":
 		return &exitError{exitLost, hidden}
-	case errors.As(err, &child) && child.err != nil:
-		return &exitError{r.result.Code, hidden}
 	case errors.As(err, &child):
-		// It has said itself what is wrong. But the key may not have been
-		// given back.
-		if err == error(child) {
-			return &exitError{code: r.result.Code}
+		// The command has said itself what is wrong. But the keeper may have been
+		// killed, or the key may not have been given back.
+		if err == error(child) && child.err == nil {
+			hidden = nil
 		}
 		return &exitError{r.result.Code, hidden}
 	case errors.Is(err, exclusive.ErrFinished):

@@ -52,16 +52,11 @@ func TestRunFlags(t *testing.T) {
 		{"no time", ok, "--name n --hourly --scheduled yesterday -- true", exitUsage, "--scheduled is no time"},
 		{"time for nothing", ok, "--name n --scheduled 2026-11-29T02:30:00Z -- true", exitUsage, "--scheduled is for"},
 		{"attempts of nothing", ok, "--name n --max-attempts 3 -- true", exitUsage, "runs that are remembered"},
-		{"wait and not", ok, "--name n --wait 1s --no-wait -- true", exitUsage, "exclude each other"},
 		{"no exit code", ok, "--name n --busy-code 256 -- true", exitUsage, "from 0 to 255"},
 		{"no time to stop in", ok, "--name n --ttl 10s --kill-after 5s -- true", exitUsage, "from 0 to 4s"},
 		{"no time to stop in at all", ok, "--name n --ttl 2ms --kill-after 1ms -- true", exitUsage, "from 0 to 0s"},
 		{"negative time to stop in", ok, "--name n --kill-after -1s -- true", exitUsage, "from 0 to 29s"},
 		{"remembered in Redis", redis, "--name n --hourly -- true", exitUsage, "need a database of SQL"},
-		{"strategy that remembers nothing", ok, "--name n --hourly --strategy fencing -- true", exitUsage, "they make it uniquetask"},
-		{"strategy without runs", ok, "--name n --strategy uniquetask -- true", exitUsage, "it needs --once"},
-		{"strategy for programs", ok, "--name n --strategy rowlock -- true", exitUsage, "for use in a program"},
-		{"no strategy", ok, "--name n --strategy luck -- true", exitUsage, "none of fencing"},
 		{"no database named", "", "--name n -- true", exitUsage, "no database is named"},
 		{"no such command", ok, "--name n -- exclusive-no-such-command", 127, "not found"},
 		{"no such file", ok, "--name n -- ./no/such/file", 127, "no such file"},
@@ -325,6 +320,10 @@ func TestRunAgainAfterFailure(t *testing.T) {
 		if code, _, stderr := output(t, self(t, dsn, rest...)); code != want {
 			t.Errorf("attempt %d: exit code %d, %s", i+1, code, stderr)
 		}
+	}
+	// Nor does anybody wait for the rest to be over.
+	if code, _, stderr := output(t, self(t, dsn, append(rest[:1:1], append([]string{"--wait", "1h"}, rest[1:]...)...)...)); code != exitNoMore || !strings.Contains(stderr, "when its rest is over") {
+		t.Errorf("with --wait: exit code %d, %s", code, stderr)
 	}
 	var text string
 	if err := plain.QueryRowContext(t.Context(), "SELECT error FROM exclusive_task WHERE run = ?", []byte("s")).Scan(&text); err != nil || text != "the command failed with exit code 1" {
