@@ -308,8 +308,8 @@ func testB005Lease(t *testing.T) {
 func testB005[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Strategy[Tx]) {
 	place := s.SetUp(t, target)
 	key, claim := place.MustKey(t), claims[s.Name]
-	const ttl = 3 * time.Second
-	x := place.New(t, target, exclusivetest.Config{TTL: ttl})
+	near, p := watched(t, target)
+	x := place.New(t, near, exclusivetest.Config{TTL: 3 * time.Second})
 	var unlock func()
 	done := make(chan error, 1)
 	go func() {
@@ -323,7 +323,14 @@ func testB005[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Stra
 			if _, err := tx.ExecContext(ctx, target.Bind(lock), claimArgs(s.Name, key)...); err != nil {
 				return err
 			}
-			<-time.After(ttl / 2) // a renewal is due by now
+			renews := make(chan struct{})
+			renew := sync.OnceFunc(func() { close(renews) })
+			p.OnStatement(func(string, []any) error { renew(); return nil })
+			select {
+			case <-renews:
+			case <-time.After(patience):
+				return errors.New("nothing was renewed")
+			}
 			return errBusiness
 		})
 	}()

@@ -278,19 +278,17 @@ func testB013[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Stra
 	err := x.Do(t.Context(), key, func(ctx context.Context, g exclusive.Grant) error {
 		p.Intercept(func([]byte) proxy.Verdict { return proxy.Swallow })
 		err := next.Do(soon(t), key, func(nctx context.Context, ng exclusive.Grant) error {
-			if ctx.Err() == nil {
-				t.Error("two holders, and the first does not know it")
-			}
+			wantErr(t, "the first holder's context, when there is another", context.Cause(ctx), exclusive.ErrLost)
 			return next.Commit(nctx, ng, func(ctx context.Context, tx Tx) error { return place.Write(ctx, tx, key, "next") })
 		})
 		must(t, "the next holder", err)
 		p.Intercept(nil)
 		p.Cut()
-		return x.Commit(context.WithoutCancel(ctx), g, func(ctx context.Context, tx Tx) error { return place.Write(ctx, tx, key, "late") })
+		err = x.Commit(context.WithoutCancel(ctx), g, func(ctx context.Context, tx Tx) error { return place.Write(ctx, tx, key, "late") })
+		wantErr(t, "its commit", err, exclusive.ErrFenced)
+		return err
 	})
-	if err == nil {
-		t.Error("the holder that was cut off was told that all is well")
-	}
+	wantErr(t, "the holder that was cut off", err, exclusive.ErrLost, exclusive.ErrFenced)
 	if body, n := place.Stored(t, key); body != "next" || n != 1 {
 		t.Errorf("stored %q, %d results", body, n)
 	}
@@ -342,6 +340,10 @@ func testB014[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Stra
 			await(t, "a renewal", func() bool { return until() > before || ctx.Err() != nil })
 		}
 		must(t, "work's context", context.Cause(ctx))
+		claim := claims[s.Name]
+		if n := target.Int(t, "SELECT "+claim.attempts+" FROM "+claim.table+" WHERE "+claim.is, claimArgs(s.Name, key)...); n != int64(g.Attempt) {
+			t.Errorf("attempt %d became %d", g.Attempt, n)
+		}
 		wantErr(t, "a rival", rival.Do(ctx, key, nothing), exclusive.ErrHeld)
 		return x.Commit(ctx, g, func(ctx context.Context, tx Tx) error { return place.Write(ctx, tx, key, "held") })
 	})
