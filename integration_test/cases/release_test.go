@@ -270,13 +270,15 @@ func testB005Lease(t *testing.T) {
 	eachIssuer(t, func(t *testing.T, i *issuer) {
 		key := newKey()
 		const ttl = 3 * time.Second
+		renews := make(chan struct{})
+		cfg := fencing.Config{TTL: ttl, Observer: renewal(sync.OnceFunc(func() { close(renews) }))}
 		var x exclusive.Leaser
 		var block func() (unblock func())
 		if i.hold != nil {
-			x = i.open(t, fencing.Config{TTL: ttl})
+			x = i.open(t, cfg)
 			block = func() func() { return i.hold(t, key) }
 		} else {
-			far, p := i.far(t, fencing.Config{TTL: ttl})
+			far, p := i.far(t, cfg)
 			x = far
 			block = func() func() {
 				p.Intercept(func([]byte) proxy.Verdict { return proxy.Mute })
@@ -287,6 +289,7 @@ func testB005Lease(t *testing.T) {
 		unblock := block()
 		renewing := make(chan error, 1)
 		go func() { renewing <- lease.Renew(context.WithoutCancel(t.Context())) }()
+		ended(t, "its own renewal", renews) // by then the other is under way too
 		ctx, cancel := context.WithTimeout(t.Context(), ttl/6)
 		defer cancel()
 		released := make(chan error, 1)
@@ -304,6 +307,18 @@ func testB005Lease(t *testing.T) {
 		free(t, i.open(t, fencing.Config{}), key)
 	})
 }
+
+// renewal is an observer that is called when a renewal begins.
+type renewal func()
+
+func (r renewal) Start(ctx context.Context, e exclusive.Event) context.Context {
+	if e.Op == exclusive.OpRenew {
+		r()
+	}
+	return ctx
+}
+
+func (r renewal) End(context.Context, exclusive.Event) {}
 
 func testB005[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Strategy[Tx]) {
 	place := s.SetUp(t, target)
