@@ -297,6 +297,32 @@ func testNewKeys[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 	}
 }
 
+// Any number of new keys can be had at once.
+func TestManyNewKeys(t *testing.T) { matrix.Drivers(t, testManyNewKeys, testManyNewKeys) }
+
+func testManyNewKeys[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	if !target.Networked() {
+		return
+	}
+	setUp(t, target)
+	const many = 100
+	x := newLocks(t, target.Another(t, matrix.Options{MaxConns: many}), rowlock.Config{})
+	for round := range 5 {
+		var wg sync.WaitGroup
+		for i := range many {
+			wg.Go(func() {
+				if err := x.Do(t.Context(), fmt.Sprint(round, "/", i), nothing); err != nil {
+					t.Errorf("do with a new key: %v", err)
+				}
+			})
+		}
+		wg.Wait()
+	}
+	if n := target.Int(t, "SELECT COUNT(*) FROM exclusive_lock"); n != 5*many {
+		t.Errorf("%d keys have rows", n)
+	}
+}
+
 func TestNames(t *testing.T) { matrix.Drivers(t, testNames, testNames) }
 
 // testNames has names that must be quoted, and a decoy that an unqualified name
