@@ -67,6 +67,8 @@
 //	COMMIT gets no answer             the row is looked up: nil, ErrConflict (it did not happen), or
 //	                                  ErrOutcomeUnknown if nobody answers
 //	a claim gets no answer            it is repeated, and knows its own; or given back, and is no attempt
+//	its first copy arrives after      the former holder gets nothing back; a run that can be claimed has
+//	that attempt has ended            one more attempt, which nobody has, until TTL has passed
 //	the answer to a claim is slow     the lease is renewed before work begins
 //	the table is missing              ErrSchema
 //	the server is away or read-only   ErrUnavailable; work did not run
