@@ -50,9 +50,9 @@ func Impatient(ctx context.Context, claim func(context.Context) error) (gaveUp b
 
 // MeasuresWaits fails on a MySQL or MariaDB where MySQLWaited is always 0.
 func MeasuresWaits(ctx context.Context, r db.Runner) error {
-	var later bool
-	_, err := One(ctx, r, `SELECT SLEEP(0.001) >= 0 AND SYSDATE(6) <> NOW(6)`, nil, func(scan db.Scan) error { return scan(&later) })
-	if err == nil && !later {
+	var differ bool // a clock that is set back meanwhile, or is off, differs too
+	_, err := One(ctx, r, `SELECT SLEEP(0.001) >= 0 AND SYSDATE(6) <> NOW(6)`, nil, func(scan db.Scan) error { return scan(&differ) })
+	if err == nil && !differ {
 		err = &exclusive.Error{Op: "check the server", Kind: exclusive.ErrUnsupported,
 			Hint: "SYSDATE() does not tell how long a statement has run, so a claim whose caller has gone could take the key late: start the server without --sysdate-is-now"}
 	}
