@@ -67,7 +67,7 @@ func jobConfig() casupdate.Config {
 func jobsOn[Tx any](t testing.TB, target *matrix.Target[Tx], cfg casupdate.Config, tail string) *casupdate.Table[Tx] {
 	t.Helper()
 	target.MustExec(t, `CREATE TABLE job (id varchar(200) PRIMARY KEY, state varchar(20) NOT NULL, token bigint,
-		grant_id varchar(64), version bigint NOT NULL DEFAULT 0)`+tail)
+		grant_id varchar(64), expires_at bigint, version bigint NOT NULL DEFAULT 0)`+tail)
 	return moreJobs(t, target, cfg)
 }
 
@@ -135,6 +135,7 @@ func testAffectedRows(t *testing.T, target *matrix.Target[*sql.Tx], key string) 
 	wantErr(t, "release by a former holder", lease.Release(ctx), exclusive.ErrLost)
 	must(t, "renew by the holder", other.Renew(ctx))
 	must(t, "release by the holder", other.Release(ctx))
+	testRenewalThatChangesNothing(t, target, key)
 
 	jobs := moreJobs(t, target, jobConfig())
 	addJob(t, target, key)
@@ -181,6 +182,68 @@ func testAffectedRows(t *testing.T, target *matrix.Target[*sql.Tx], key string) 
 		}
 		return err
 	}))
+}
+
+// testRenewalThatChangesNothing renews where the clock stands still: the lease has its
+// new end already.
+func testRenewalThatChangesNothing(t *testing.T, target *matrix.Target[*sql.Tx], found string) {
+	ctx := t.Context()
+	var now string
+	must(t, "now", target.Plain.QueryRowContext(ctx, "SELECT CAST(UNIX_TIMESTAMP(NOW(6)) AS CHAR)").Scan(&now))
+	still := target.Another(t, matrix.Options{Params: map[string]string{"clientFoundRows": found, "timestamp": now}})
+	lease := acquire(t, leasesOn(t, still, fencing.Config{NoRenew: true, TTL: forever}), "still "+found)
+	for range 2 {
+		must(t, "renew in one tick of the clock", lease.Renew(soon(t)))
+	}
+	must(t, "release", lease.Release(ctx))
+
+	// Renewed behind the caller, several at once, of which one was taken away.
+	const ttl = 3 * time.Second
+	leased := jobConfig()
+	leased.ExpiresColumn, leased.TTL = "expires_at", ttl
+	var done sync.WaitGroup
+	for name, c := range map[string]struct {
+		x          exclusive.Exclusive
+		take, ends string
+	}{
+		"uniquetask": {tasksOn(t, still, uniquetask.Config{TTL: ttl}), "UPDATE exclusive_task SET grant_id = 'another' WHERE run = ?", "SELECT free_at FROM exclusive_task WHERE run = ?"},
+		"casupdate":  {moreJobs(t, still, leased), "UPDATE job SET grant_id = 'another' WHERE id = ?", "SELECT expires_at FROM job WHERE id = ?"},
+	} {
+		keys := []string{"first " + found, "second " + found, "third " + found}
+		if name == "casupdate" {
+			for _, key := range keys {
+				addJob(t, target, key)
+			}
+		}
+		done.Go(func() {
+			err := c.x.Do(ctx, keys[0], func(first context.Context, _ exclusive.Grant) error {
+				err := c.x.Do(ctx, keys[1], func(second context.Context, _ exclusive.Grant) error {
+					return c.x.Do(ctx, keys[2], func(third context.Context, _ exclusive.Grant) error {
+						if _, err := target.Plain.ExecContext(ctx, c.take, []byte(keys[1])); err != nil {
+							return err
+						}
+						ended(t, name+": the loss of the second", second.Done())
+						ends := func(i int) int64 { return target.Int(t, c.ends, []byte(keys[i])) }
+						before := []int64{ends(0), ends(1), ends(2)}
+						// What is renewed changes, though the clock does not.
+						await(t, name+": renewals", func() bool { return ends(0) > before[0] && ends(2) > before[2] })
+						if ends(1) != before[1] {
+							t.Errorf("%s: what was taken away is renewed", name)
+						}
+						return errors.Join(context.Cause(first), context.Cause(third))
+					})
+				})
+				if !errors.Is(err, exclusive.ErrLost) && !errors.Is(err, exclusive.ErrFenced) {
+					t.Errorf("%s, second: %v", name, err)
+				}
+				return nil
+			})
+			if err != nil {
+				t.Errorf("%s, first and third: %v", name, err)
+			}
+		})
+	}
+	done.Wait()
 }
 
 // Of two that claim what a third session inserts and takes back, one has it and
