@@ -27,7 +27,7 @@ func onSQLite(t *testing.T, test func(*testing.T, *matrix.Target[*sql.Tx])) {
 }
 
 // contest is what several workers, in two processes, compete for: in each round
-// a row, a run and a key.
+// rows, a run, a key, an operation, and the right to count.
 type contest struct {
 	At     matrix.Address
 	Rounds int
@@ -37,13 +37,14 @@ type contest struct {
 // play has one worker compete in all rounds. Each win is stored.
 func (c contest) play(t testing.TB, target *matrix.Target[*sql.Tx], who string) {
 	table, err := casupdate.New(target.DB, casupdate.Config{
-		Table: "contest", From: "NEW", Claimed: "CLAIMED", Done: "DONE",
+		Table: "contest", From: "NEW", Claimed: "CLAIMED", Done: "DONE", TokenColumn: "token", GrantColumn: "grant_id",
 		Transitions: []casupdate.Transition{{From: "NEW", To: "RUNNING"}},
 	})
 	if err != nil {
 		t.Error(err)
 		return
 	}
+	defer table.Close()
 	tasks, err := uniquetask.New(target.DB, uniquetask.Config{Task: "contest"})
 	if err != nil {
 		t.Error(err)
@@ -56,24 +57,65 @@ func (c contest) play(t testing.TB, target *matrix.Target[*sql.Tx], who string) 
 		return
 	}
 	defer leases.Close()
+	locks, err := rowlock.New(target.DB, rowlock.Config{})
+	if err != nil {
+		t.Error(err)
+		return
+	}
 	ctx := context.WithoutCancel(t.Context())
+	count := func(what string) func(ctx context.Context, tx *sql.Tx) error {
+		return func(ctx context.Context, tx *sql.Tx) error {
+			var n int // read, then write
+			if err := tx.QueryRowContext(ctx, "SELECT n FROM counted WHERE what = ?", what).Scan(&n); err != nil {
+				return err
+			}
+			_, err := tx.ExecContext(ctx, "UPDATE counted SET n = ? WHERE what = ?", n+1, what)
+			return err
+		}
+	}
+	committing := func(x exclusive.Transactional[*sql.Tx], what, key string) error {
+		return x.Do(ctx, key, func(ctx context.Context, g exclusive.Grant) error { return x.Commit(ctx, g, count(what)) })
+	}
 	for round := range c.Rounds {
 		key := fmt.Sprint(round)
-		errs := map[string]error{"row": table.Transition(ctx, key, "NEW", "RUNNING")}
-		errs["run"] = tasks.Do(ctx, key, nothing)
+		applied := false
+		errs := map[string]error{
+			"row":      table.Transition(ctx, key, "NEW", "RUNNING"),
+			"claim":    committing(table, "claim", key+"/claim"),
+			"run":      tasks.Do(ctx, key, nothing),
+			"finish":   committing(tasks, "finish", key+"/finish"),
+			"lock":     committing(locks, "lock", key),
+			"exchange": committing(leases, "exchange", key+"/exchange"),
+		}
+		once := func(ctx context.Context, tx *sql.Tx) error {
+			_, err := leases.Once(ctx, tx, key, nil, func(ctx context.Context) ([]byte, error) {
+				applied = true
+				return []byte("r"), count("once")(ctx, tx)
+			})
+			return err
+		}
+		for again := true; again; {
+			applied = false
+			errs["once"] = inTx(ctx, target, once)
+			// Without a busy time-out a transaction of the caller's own is his to
+			// repeat.
+			again = c.Params != nil && errors.Is(errs["once"], exclusive.ErrConflict)
+		}
 		_, errs["key"] = leases.TryAcquire(ctx, key)
 		for what, err := range errs {
 			var state *casupdate.StateError
 			switch {
+			case what == "once" && err == nil && !applied: // replayed
 			case err == nil:
 				if _, err := target.Plain.ExecContext(ctx, "INSERT INTO win VALUES (?, ?, ?)", what, key, who); err != nil {
 					t.Error(err)
 				}
-			case errors.Is(err, exclusive.ErrHeld), errors.Is(err, exclusive.ErrDone), errors.As(err, &state):
+			case what != "once" && (errors.Is(err, exclusive.ErrHeld) || errors.Is(err, exclusive.ErrDone)), errors.As(err, &state):
 			default:
 				t.Errorf("%s of %s: %v", what, key, err)
 			}
-			if err != nil && strings.Contains(err.Error(), "database is locked") {
+			// A lock is the database's own: that it is locked is why it is held.
+			if err != nil && strings.Contains(err.Error(), "database is locked") && what != "lock" {
 				t.Errorf("%s of %s: %v", what, key, err)
 			}
 		}
@@ -83,10 +125,12 @@ func (c contest) play(t testing.TB, target *matrix.Target[*sql.Tx], who string) 
 // held starts a contest and judges it.
 func (c contest) held(t *testing.T, target *matrix.Target[*sql.Tx], workers int) {
 	target.Migrate(t, "")
-	target.MustExec(t, "CREATE TABLE contest (id varchar(20) PRIMARY KEY, state varchar(20) NOT NULL)")
+	target.MustExec(t, "CREATE TABLE contest (id varchar(20) PRIMARY KEY, state varchar(20) NOT NULL, token bigint, grant_id varchar(64))")
+	target.MustExec(t, "CREATE TABLE counted (what varchar(20) PRIMARY KEY, n bigint NOT NULL)")
+	target.MustExec(t, "INSERT INTO counted VALUES ('claim', 0), ('finish', 0), ('lock', 0), ('exchange', 0), ('once', 0)")
 	target.MustExec(t, "CREATE TABLE win (what varchar(20), id varchar(20), who varchar(20))")
 	for round := range c.Rounds {
-		target.MustExec(t, "INSERT INTO contest VALUES (?, 'NEW')", fmt.Sprint(round))
+		target.MustExec(t, "INSERT INTO contest (id, state) VALUES (?, 'NEW'), (?, 'NEW')", fmt.Sprint(round), fmt.Sprint(round, "/claim"))
 	}
 	c.At = target.Address()
 	other := child.Start(t, "TestContestChild", c)
@@ -99,11 +143,17 @@ func (c contest) held(t *testing.T, target *matrix.Target[*sql.Tx], workers int)
 	if state := other.Wait(t); !state.Success() {
 		t.Errorf("the other process: %v", state)
 	}
-	for _, what := range []string{"row", "run", "key"} {
+	for _, what := range []string{"row", "claim", "run", "finish", "key", "once"} {
 		won := target.Int(t, "SELECT COUNT(*) FROM win WHERE what = ?", what)
 		rounds := target.Int(t, "SELECT COUNT(DISTINCT id) FROM win WHERE what = ?", what)
 		if won != int64(c.Rounds) || rounds != won {
 			t.Errorf("%s: %d winners in %d of %d rounds", what, won, rounds, c.Rounds)
+		}
+	}
+	for _, what := range []string{"claim", "finish", "lock", "exchange", "once"} {
+		won := target.Int(t, "SELECT COUNT(*) FROM win WHERE what = ?", what)
+		if n := target.Int(t, "SELECT n FROM counted WHERE what = ?", what); n != won || n == 0 {
+			t.Errorf("%s: %d were told so, and %d have counted", what, won, n)
 		}
 	}
 }
@@ -126,8 +176,9 @@ func TestContestChild(t *testing.T) {
 	})
 }
 
-// Of all who claim a row, a run or a key of a SQLite file at once, in two
-// processes, one wins, and nobody is told that the database is locked.
+// Of all who claim a row, a run or a key of a SQLite file at once, or apply an
+// operation, in two processes, one wins; what is counted under a lock or a lease is
+// counted; and nobody is told that the database is locked.
 // Elsewhere transactions read first and then wrote: that fails at once when
 // somebody else has written meanwhile, whatever the busy time-out.
 func TestB068_ReadThenWrite(t *testing.T) {
@@ -388,7 +439,7 @@ func TestSQLiteOwn_KilledWriter(t *testing.T) {
 }
 
 // One wins and nobody is told of a locked database also where connections have
-// no busy time-out.
+// no busy time-out, but in a transaction of his own, which is ErrConflict.
 // Then every collision is an error at once, and only repeating helps.
 func TestSQLiteOwn_NoBusyTimeout(t *testing.T) {
 	t.Parallel()
