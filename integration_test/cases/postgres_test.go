@@ -608,12 +608,13 @@ func testThreeTimeouts[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 		wait               time.Duration
 		deadline           bool
 		lock, mark         error
+		code, says         string // of the server, and in the message
 	}{
-		{name: "no_wait", lock: exclusive.ErrHeld},
-		{name: "wait", wait: 200 * time.Millisecond, lock: exclusive.ErrHeld},
-		{name: "lock_timeout", param: "lock_timeout", value: "200", wait: 500 * time.Millisecond, lock: exclusive.ErrHeld, mark: exclusive.ErrConflict},
+		{name: "no_wait", lock: exclusive.ErrHeld, code: "55P03"},
+		{name: "wait", wait: 200 * time.Millisecond, lock: exclusive.ErrHeld, code: "55P03"},
+		{name: "lock_timeout", param: "lock_timeout", value: "200", wait: 500 * time.Millisecond, lock: exclusive.ErrHeld, mark: exclusive.ErrConflict, code: "55P03"},
 		// It governs the statements that need not wait as well.
-		{name: "statement_timeout", param: "statement_timeout", value: "2000", wait: patience, lock: exclusive.ErrUnavailable, mark: exclusive.ErrUnavailable},
+		{name: "statement_timeout", param: "statement_timeout", value: "2000", wait: patience, lock: exclusive.ErrUnavailable, mark: exclusive.ErrUnavailable, code: "57014", says: "statement time-out"},
 		{name: "context", wait: patience, deadline: true, lock: context.DeadlineExceeded, mark: context.DeadlineExceeded},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -643,6 +644,9 @@ func testThreeTimeouts[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 				err := <-answer
 				wantErr(t, what, err, want)
 				not(t, what, err, exclusive.ErrLost, exclusive.ErrFenced)
+				if got := sqlState(err); c.code != "" && got != c.code || !strings.Contains(err.Error(), c.says) {
+					t.Errorf("%s: the server's code is %q, and the message %v; want %s, %q", what, got, err, c.code, c.says)
+				}
 			}
 			check("lock", c.lock, func(ctx context.Context) error {
 				return x.Do(ctx, "k", func(context.Context, exclusive.Grant) error { t.Error("work ran"); return nil })
