@@ -61,10 +61,10 @@ be 0: then SIGKILL at once. What the command leaves running when it ends has a
 second, or --kill-after if that is less, to end by itself, and is then stopped in
 the same way. If this process is killed, so is the command. Signals are handed on
 to the command's process group, and standard input, output and error are the
-command's own. It may read from a terminal if its output is to the same one, and
-not to a pipe.
+command's own. It may read from the terminal, unless its output goes into a pipe: then that
+is for the other programs there.
 
-A script without #! is run by /bin/sh, as cron does. What has no interpreter, or
+A script without #! that the kernel cannot run is run by /bin/sh, as cron does. What has no interpreter, or
 may not be executed, is told before anything is taken.
 
 Without --quiet a line on standard error says why a command did not run.
@@ -81,7 +81,7 @@ The command finds in its environment
 EXCLUSIVE_DSN is taken out of it, unless --keep-dsn is given.
 
 Exit codes: that of the command, or 128 and the number of the signal that ended
-it; or
+it (137 also if what keeps watch over it was killed: the command may have run); or
     2  wrong flags
     3  this is no Linux, where alone run is supported
    69  the database is unavailable, or lacks the tables; the command did not run
@@ -258,7 +258,7 @@ func (r *runner) do(ctx context.Context, env environment) error {
 		return usageError("--once, --daily and --hourly need a database of SQL: Redis does not keep what must be remembered")
 	}
 	// Before anything is taken: a command that does not exist is no attempt.
-	path, args, err := supervise.Find(r.argv)
+	path, err := supervise.Find(r.argv[0])
 	if err != nil {
 		return &exitError{supervise.Code(err), err}
 	}
@@ -294,7 +294,7 @@ func (r *runner) do(ctx context.Context, env environment) error {
 	}
 	defer stop()
 	err = x.Do(ctx, key, func(ctx context.Context, g exclusive.Grant) error {
-		return r.work(ctx, g, path, args, process)
+		return r.work(ctx, g, path, process)
 	})
 	return r.exit(t, err)
 }
@@ -424,7 +424,7 @@ func (e *childError) Error() string {
 }
 
 // work runs the command under a grant.
-func (r *runner) work(ctx context.Context, g exclusive.Grant, path string, args []string, process chan<- *supervise.Process) error {
+func (r *runner) work(ctx context.Context, g exclusive.Grant, path string, process chan<- *supervise.Process) error {
 	if !r.begin(ctx) {
 		return context.Cause(ctx)
 	}
@@ -433,7 +433,7 @@ func (r *runner) work(ctx context.Context, g exclusive.Grant, path string, args 
 		return now.Expires
 	}
 	p, err := supervise.Start(supervise.Command{
-		Path: path, Args: args, Env: r.environ(os.Environ(), g),
+		Path: path, Args: r.argv, Env: r.environ(os.Environ(), g),
 		KillAfter: r.killAfter, Reserve: r.reserve(),
 	}, expires(), os.Stdin, os.Stdout, os.Stderr)
 	if err != nil {

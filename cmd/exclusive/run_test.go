@@ -31,6 +31,9 @@ func TestRunFlags(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if err := syscall.Mkfifo(filepath.Join(dir, "fifo"), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	const ok, redis = "sqlite:///nowhere/at/all.db", "redis://127.0.0.1:1/0"
 	for _, c := range []struct {
 		name, dsn string
@@ -65,6 +68,7 @@ func TestRunFlags(t *testing.T) {
 		{"interpreter of DOS", ok, "--name n -- ./of-dos", 127, `/bin/sh\r`},
 		{"interpreter that is none", ok, "--name n -- ./no-program", 126, "permission denied"},
 		{"not executable in PATH", ok, "--name n -- text", 126, "permission denied"},
+		{"a pipe", ok, "--name n -- ./fifo", 126, "not a regular file"},
 		{"a directory", ok, "--name n -- " + dir, 126, "directory"},
 		{"no database there", ok, "--name n -- true", exitUnavailable, "exclusive init makes it"},
 		{"no server there", redis, "--name n -- true", exitUnavailable, "refused"},
@@ -152,6 +156,8 @@ func TestRunScriptWithoutInterpreter(t *testing.T) {
 	}{
 		{"script", "echo $0 $*; exit 3", 3, "%s a b\n"},
 		{"empty", "", 0, ""},
+		{"no-name", "#!\necho $0 $*; exit 4", 4, "%s a b\n"},
+		{"no-name-but-blanks", "#! \t \necho $0 $*; exit 4", 4, "%s a b\n"},
 		{"program", "\x7fELF\x00 of another machine", 126, ""},
 	} {
 		path := filepath.Join(dir, c.name)
@@ -583,6 +589,25 @@ func TestRunWithFrozenKeeper(t *testing.T) {
 	}
 	if code := p.cmd.ProcessState.ExitCode(); code != exitLost {
 		t.Errorf("exit code %d, errors %q", code, p.stderr())
+	}
+}
+
+// A command that kills its keeper at once may have run, and is told and recorded so,
+// whether the keeper has said by then that it was started or not.
+func TestRunKillsItsKeeper(t *testing.T) {
+	t.Parallel()
+	dsn, plain := sqliteFile(t)
+	const text = "the keeper of the command was killed, and the command with it: it may have run"
+	for _, period := range [][]string{nil, {"--once", "r"}} {
+		args := append([]string{"run", "--name", "n"}, period...)
+		code, stdout, stderr := output(t, self(t, dsn, append(args, "sh", "-c", "kill -9 $PPID; sleep 60; echo alive")...))
+		if code != 128+9 || stdout != "" || !strings.Contains(stderr, text) {
+			t.Errorf("exit code %d, output %q, errors %q", code, stdout, stderr)
+		}
+	}
+	var state, stored string
+	if err := plain.QueryRowContext(t.Context(), "SELECT state, error FROM exclusive_task WHERE run = ?", []byte("r")).Scan(&state, &stored); err != nil || state != "failed" || stored != text {
+		t.Errorf("stored: %q, %q, %v", state, stored, err)
 	}
 }
 

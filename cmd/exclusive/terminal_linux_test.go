@@ -166,3 +166,36 @@ func TestRunInAPipeOnATerminal(t *testing.T) {
 		t.Errorf("it showed %q", shown)
 	}
 }
+
+// Output into a file leaves the terminal to the command, which may ask for a password.
+func TestRunIntoAFileOnATerminal(t *testing.T) {
+	t.Parallel()
+	for _, script := range []string{`"$0" "$@" >file; cat file`, `"$0" "$@" >/dev/null`} {
+		shown := onTerminal(t, "one\n", script, "run", "--name", "n", "sh", "-c", "read answer; echo got $answer; echo got $answer >&2")
+		if n := strings.Count(shown, "got one"); n != 1+strings.Count(script, "cat") {
+			t.Errorf("%s showed %q", script, shown)
+		}
+	}
+}
+
+// What reads from a terminal is told that it cannot, and not stopped, only where
+// there is one: all that the command starts inherits this.
+func TestRunWithoutTerminalIgnoresNothing(t *testing.T) {
+	t.Parallel()
+	dsn, _ := sqliteFile(t)
+	ignored := func(args ...string) string {
+		cmd := self(t, dsn, append(args, "grep", "SigIgn", "/proc/self/status")...)
+		if args == nil {
+			cmd.Path, cmd.Args = "/bin/grep", []string{"grep", "SigIgn", "/proc/self/status"}
+		}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // away from any terminal
+		code, stdout, stderr := output(t, cmd)
+		if code != 0 {
+			t.Fatalf("exit code %d: %s", code, stderr)
+		}
+		return stdout
+	}
+	if with, without := ignored("run", "--name", "n"), ignored(); with != without {
+		t.Errorf("under run %s, without it %s", with, without)
+	}
+}

@@ -79,22 +79,30 @@ func Start(c Command, until time.Time, stdin, stdout, stderr *os.File) (*Process
 		return nil, fmt.Errorf("start the keeper: %w", err)
 	}
 	lines := bufio.NewScanner(answers)
-	lines.Scan()
-	word, number, _ := strings.Cut(lines.Text(), " ")
-	n, _ := strconv.Atoi(number)
-	switch word {
-	case "started":
+	if err = began(lines, c.Path); err == nil {
 		go p.follow(lines, answers)
 		return p, nil
-	case "failed":
-		err = &StartError{Path: c.Path, Err: syscall.Errno(n)}
-	default:
-		err = errors.New("the keeper has died before it could start the command")
 	}
 	_ = answers.Close()
 	_ = p.control.Close()
 	_ = p.keeper.Wait()
 	return nil, err
+}
+
+// began returns nil if the command was started, or may have been.
+func began(lines *bufio.Scanner, path string) error {
+	if !lines.Scan() || lines.Text() != "starting" {
+		return errors.New("the keeper has died before it could start the command")
+	}
+	// The command may kill the keeper, its parent, before that can say "started".
+	// So from here on a keeper without an answer is one that was killed later: see follow.
+	lines.Scan()
+	word, number, _ := strings.Cut(lines.Text(), " ")
+	if word != "failed" {
+		return nil
+	}
+	n, _ := strconv.Atoi(number)
+	return &StartError{Path: path, Err: syscall.Errno(n)}
 }
 
 // start starts the keeper, and returns what it is going to say.
@@ -161,26 +169,40 @@ func (p *Process) follow(lines *bufio.Scanner, answers *os.File) {
 	if !told {
 		killOrphans()
 		p.result.Code = 128 + int(syscall.SIGKILL)
-		p.err = errors.New("the keeper of the command was killed, and the command with it")
+		p.err = errors.New("the keeper of the command was killed, and the command with it: it may have run")
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	_ = p.control.Close()
 }
 
-// hasTerminal reports whether standard input and output are a terminal and the
-// process is one of those that may read from it. Where the output goes elsewhere,
-// as in a pipe to a pager, it is the others there who need the terminal.
+// hasTerminal reports whether standard input is a terminal from which the process may
+// read, and which it need not leave to others: where the output goes into a pipe, as to
+// a pager, it is they who read from it. One that goes into a file has no such reader.
 func hasTerminal(pid int) bool {
 	group, err := unix.Getpgid(pid)
 	if err != nil {
 		return false
 	}
-	for _, file := range []int{0, 1} {
-		if reader, err := unix.IoctlGetInt(file, unix.TIOCGPGRP); err != nil || reader != group {
-			return false
-		}
+	reader, err := unix.IoctlGetInt(0, unix.TIOCGPGRP)
+	if err != nil || reader != group {
+		return false
 	}
+	var output unix.Stat_t
+	if err := unix.Fstat(1, &output); err != nil {
+		return true // it is closed
+	}
+	kind := output.Mode & unix.S_IFMT
+	return kind != unix.S_IFIFO && kind != unix.S_IFSOCK
+}
+
+// onTerminal reports whether the process has a controlling terminal.
+func onTerminal() bool {
+	tty, err := unix.Open("/dev/tty", unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	_ = unix.Close(tty)
 	return true
 }
 

@@ -1,6 +1,7 @@
 package supervise
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -87,18 +88,26 @@ func (k *keeper) run(control io.Reader, path string, argv []string) {
 	err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 	if err == nil {
 		foreground := hasTerminal(unix.Getppid())
-		if !foreground {
+		if !foreground && onTerminal() {
 			// Who reads from the terminal in the background is stopped, and nobody
-			// has it go on. This way it is told that it cannot read.
+			// has it go on. This way it is told that it cannot read. Elsewhere the
+			// command has the signals as they were: it hands them on to all it starts.
 			signal.Ignore(syscall.SIGTTIN, syscall.SIGTTOU)
 		}
-		k.pid, err = syscall.ForkExec(path, argv, &syscall.ProcAttr{
+		attr := &syscall.ProcAttr{
 			Env: os.Environ(), Files: []uintptr{0, 1, 2},
 			Sys: &syscall.SysProcAttr{
 				Setpgid: true, Pdeathsig: syscall.SIGKILL,
 				Foreground: foreground,
 			},
-		})
+		}
+		k.say("starting")
+		k.pid, err = syscall.ForkExec(path, argv, attr)
+		// As execvp(3) does, but for what is no text: what the kernel cannot run is a
+		// script of sh. Only the kernel knows that (binfmt_misc).
+		if err == syscall.ENOEXEC && isText(path) {
+			k.pid, err = syscall.ForkExec(shell, append([]string{"sh", path}, argv[1:]...), attr)
+		}
 	}
 	if err != nil {
 		errno, _ := err.(syscall.Errno)
@@ -116,6 +125,12 @@ func (k *keeper) run(control io.Reader, path string, argv []string) {
 	}
 	k.say("exited %d", k.status.ExitStatus())
 }
+
+const shell = "/bin/sh"
+
+// isText reports whether a file that the kernel cannot run is a script of sh, and
+// not a program for another machine.
+func isText(path string) bool { return bytes.IndexByte(firstLine(path), 0) < 0 }
 
 // deafen has the signals that somebody sends to all processes of a service, or
 // to the keeper by mistake, do nothing: the holder says when the command is to

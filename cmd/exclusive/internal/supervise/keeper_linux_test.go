@@ -1,6 +1,11 @@
 package supervise
 
 import (
+	"bufio"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -49,5 +54,35 @@ func TestEndsNow(t *testing.T) {
 	end := e.bootTime(time.Now().Add(time.Hour))
 	if left := time.Duration(end - before); left > time.Hour+time.Duration(bootTime()-before) || left < 59*time.Minute {
 		t.Errorf("an hour is %v", left)
+	}
+}
+
+// A keeper that has said nothing has started nothing. From "starting" on it may have.
+func TestBegan(t *testing.T) {
+	t.Parallel()
+	for said, want := range map[string]string{
+		"": "the keeper has died before it could start the command", "starting\n": "", "starting\nstarted 4711\n": "",
+		"starting\nfailed 8\n": "cannot run x: " + syscall.ENOEXEC.Error(),
+	} {
+		got := ""
+		if err := began(bufio.NewScanner(strings.NewReader(said)), "x"); err != nil {
+			got = err.Error()
+		}
+		if got != want {
+			t.Errorf("%q: %q, not %q", said, got, want)
+		}
+	}
+}
+
+// What the kernel may know how to run is left to it: an archive of Java by
+// binfmt_misc, whose first line has neither #! nor a NUL.
+func TestFindLeavesProgramsToTheKernel(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "program.jar")
+	if err := os.WriteFile(path, []byte("PK\x03\x04\n\x00\x00"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := Find(path); err != nil || got != path {
+		t.Errorf("%q, %v", got, err)
 	}
 }

@@ -68,48 +68,57 @@ func Code(err error) int {
 	return CodeNotExecutable
 }
 
-// Find finds the program that a command names, as a shell does, and how the kernel
-// is to run it: see Command. It fails if that can be known not to go.
-func Find(command []string) (path string, args []string, err error) {
-	if path, err = lookPath(command[0]); err != nil {
-		return "", nil, err
+// Find finds the program that a command names, as a shell does. It fails if that can
+// be known not to go.
+func Find(name string) (path string, err error) {
+	if path, err = lookPath(name); err != nil {
+		return "", err
 	}
-	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // not to wait at a pipe
-	if err != nil {
-		return path, command, nil // it need not be readable
+	interpreter, found := bytes.CutPrefix(firstLine(path), []byte("#!"))
+	if !found {
+		return path, nil
 	}
-	defer func() { _ = file.Close() }()
-	first := make([]byte, 256) // what the kernel looks at
-	n, err := io.ReadFull(file, first)
-	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
-		return path, command, nil
+	by, _, _ := strings.Cut(strings.Trim(string(interpreter), " \t"), " ")
+	by, _, _ = strings.Cut(by, "\t")
+	if by == "" {
+		return path, nil // sh runs it, as a script without #!
 	}
-	line, _, _ := bytes.Cut(first[:n], []byte("\n"))
-	interpreter, found := bytes.CutPrefix(line, []byte("#!"))
-	switch {
-	case found:
-		name, _, _ := strings.Cut(strings.Trim(string(interpreter), " \t"), " ")
-		name, _, _ = strings.Cut(name, "\t")
-		if filepath.Base(name) == name { // no PATH is looked at
-			name = "./" + name
-		}
-		if _, err := lookPath(name); err != nil {
-			return "", nil, fmt.Errorf("cannot run %s by its interpreter: %w", path, err)
-		}
-	case bytes.IndexByte(line, 0) < 0:
-		// As execvp(3) does: a script without #! is one of sh.
-		return shell, append([]string{"sh", path}, command[1:]...), nil
+	if filepath.Base(by) == by { // no PATH is looked at
+		by = "./" + by
 	}
-	return path, command, nil
+	if _, err := lookPath(by); err != nil {
+		return "", fmt.Errorf("cannot run %s by its interpreter: %w", path, err)
+	}
+	return path, nil
 }
 
-const shell = "/bin/sh"
+var errNoFile = errors.New("not a regular file")
+
+// firstLine is that of a file, as far as the kernel looks at it; empty if it cannot be
+// read, as it need not.
+func firstLine(path string) []byte {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = file.Close() }()
+	first := make([]byte, 256)
+	n, _ := io.ReadFull(file, first)
+	line, _, _ := bytes.Cut(first[:n], []byte("\n"))
+	return line
+}
 
 // lookPath is exec.LookPath, but what is found and is not executable is an error of
-// its own.
+// its own. What is no file the kernel does not run, and to read from it may not end.
 func lookPath(name string) (string, error) {
 	path, err := exec.LookPath(name)
-	if err == nil || !errors.Is(err, exec.ErrNotFound) || filepath.Base(name) != name {
+	if err == nil {
+		if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
+			return "", errors.Join(err, &exec.Error{Name: name, Err: errNoFile})
+		}
+		return path, nil
+	}
+	if !errors.Is(err, exec.ErrNotFound) || filepath.Base(name) != name {
 		return path, err
 	}
 	for _, dir := range filepath.SplitList(os.Getenv("PATH")) {
