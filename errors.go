@@ -117,18 +117,28 @@ func (e *Error) Error() string {
 		b.WriteString(": ")
 		b.WriteString(e.Kind.Error())
 	}
+	e.details(&b)
+	return b.String()
+}
+
+// details writes what comes after the outcome. A cause that is the same outcome for the
+// same key adds its own details only.
+func (e *Error) details(b *strings.Builder) {
 	if h := e.Holder; h != nil {
-		fmt.Fprintf(&b, " (%s)", h)
+		fmt.Fprintf(b, " (%s)", h)
 	}
 	if e.Hint != "" {
 		b.WriteString(": ")
 		b.WriteString(e.Hint)
 	}
-	if e.Err != nil {
+	cause, ours := e.Err.(*Error)
+	switch {
+	case ours && e.Kind != nil && cause.Kind == e.Kind && cause.Key == e.Key:
+		cause.details(b)
+	case e.Err != nil:
 		b.WriteString(": ")
 		b.WriteString(e.Err.Error())
 	}
-	return b.String()
 }
 
 // shorten keeps messages readable when a refused key is very long.

@@ -75,6 +75,21 @@ func TestErrorMatchesKindAndCause(t *testing.T) {
 	}
 }
 
+// A cause that is the same outcome for the same key does not say it again. It is still there.
+func TestErrorSaysItsOutcomeOnce(t *testing.T) {
+	cause := &exclusive.Error{Op: "hold", Key: "k", Kind: exclusive.ErrLost, Hint: "it was taken over", Err: context.Canceled}
+	err := &exclusive.Error{Op: "commit", Key: "k", Kind: exclusive.ErrLost, Hint: "the lease is over", Err: cause}
+	if want := `exclusive: commit "k": ` + exclusive.ErrLost.Error() + ": the lease is over: it was taken over: context canceled"; err.Error() != want || !errors.Is(err, cause) || !errors.Is(err, context.Canceled) {
+		t.Errorf("it says %q", err)
+	}
+	for _, other := range []exclusive.Error{{Op: "hold", Key: "other", Kind: exclusive.ErrLost}, {Op: "hold", Key: "k", Kind: exclusive.ErrFenced}} {
+		err.Err = &other
+		if !strings.HasSuffix(err.Error(), ": the lease is over: "+other.Error()) {
+			t.Errorf("it says %q", err)
+		}
+	}
+}
+
 type promising exclusive.Promises
 
 func (p promising) Promises() exclusive.Promises                     { return exclusive.Promises(p) }

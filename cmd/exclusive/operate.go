@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -70,18 +69,18 @@ func (d *database) operate(ctx context.Context, env environment, f func(*keys) e
 	return f(k)
 }
 
-// operateErr gives an error its exit code, and hides what is secret in it.
+// operateErr gives an error its exit code and its text, without what is secret.
 func operateErr(t *target.Target, err error) error {
 	var exit *exitError
 	switch {
 	case errors.As(err, &exit) && exit.err == nil:
 		return err
 	case errors.As(err, &exit):
-		return &exitError{exit.code, t.Hide(exit.err)}
+		return &exitError{exit.code, t.Hide(said(exit.err, "", ""))}
 	case errors.Is(err, exclusive.ErrInvalid):
-		return &exitError{exitUsage, t.Hide(err)}
+		return &exitError{exitUsage, t.Hide(said(err, "", ""))}
 	}
-	return t.Hide(err)
+	return t.Hide(said(err, "", ""))
 }
 
 // tasks opens the runs of a task.
@@ -108,10 +107,10 @@ func either(leases, runs func() error) error {
 	if second != nil && !errors.Is(second, exclusive.ErrSchema) {
 		return second
 	}
-	if first != nil && second != nil {
-		return fmt.Errorf("%w; exclusive init makes the tables", errors.Join(first, second))
+	if second == nil {
+		return nil
 	}
-	return nil
+	return first // the second has the same remedy
 }
 
 // pageSize is how many rows are asked for at once.

@@ -228,6 +228,54 @@ func TestTasks(t *testing.T) {
 	want(t, "redis://127.0.0.1:1/0", "tasks", exitFailed, "", "refused")
 }
 
+// The last runs are those that began last, whatever their keys. People are shown
+// some, and told so; programs all.
+func TestTasksLast(t *testing.T) {
+	t.Parallel()
+	dsn, plain := sqliteFile(t)
+	for _, task := range []string{"few", "many"} {
+		tasks, err := uniquetask.New(sqldb.NewSQLite(plain), uniquetask.Config{Task: task})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range map[string]int{"few": tasksLast, "many": tasksLast + 2}[task] {
+			if err := tasks.Do(t.Context(), fmt.Sprint(i), func(context.Context, exclusive.Grant) error { return nil }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := tasks.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	runs := func(out string) (list []string) {
+		for _, line := range strings.Split(out, "\n") {
+			if fields := strings.Fields(line); len(fields) > 2 && fields[0] == "many" {
+				list = append(list, fields[1])
+			}
+		}
+		return list
+	}
+	const note = "There are more runs of many: "
+	out := want(t, dsn, "tasks", exitOK, note, "")
+	if got := runs(out); len(got) != tasksLast || got[0] != "2" || got[tasksLast-1] != fmt.Sprint(tasksLast+1) {
+		t.Errorf("shown are %v", got)
+	}
+	out = want(t, dsn, "tasks --last 3", exitOK, "many", "")
+	if got := fmt.Sprint(runs(out)); got != fmt.Sprint([]int{tasksLast - 1, tasksLast, tasksLast + 1}) || strings.Contains(out, note) {
+		t.Errorf("the last are %v", got)
+	}
+	if got := runs(want(t, dsn, "tasks --last 0", exitOK, "many", "")); len(got) != tasksLast+2 {
+		t.Errorf("all are %v", got)
+	}
+	if out := want(t, dsn, "tasks few", exitOK, "few", ""); strings.Contains(out, "more runs") {
+		t.Errorf("of few it says\n%s", out)
+	}
+	var list []runJSON
+	if err := json.Unmarshal([]byte(want(t, dsn, "tasks many --json", exitOK, "[", "")), &list); err != nil || len(list) != tasksLast+2 {
+		t.Errorf("%d runs, %v", len(list), err)
+	}
+}
+
 func TestReleaseAndForget(t *testing.T) {
 	t.Parallel()
 	o := newOperated(t)
@@ -260,7 +308,7 @@ func TestReleaseAndForget(t *testing.T) {
 	want(t, o.dsn, "release backup --run=", exitUsage, "", "--run is empty")
 	want(t, o.dsn, "release "+strings.Repeat("k", 201), exitUsage, "", "201 bytes")
 
-	want(t, o.dsn, "forget report running", exitNo, "", "held by somebody else")
+	want(t, o.dsn, "forget report running", exitNo, "", `exclusive forget: forget "report/running": the key is held by somebody else`)
 	want(t, o.dsn, "release report", exitNo, "", "nobody holds it, but runs of the task of that name are held; name one with --run: running\n")
 	want(t, o.dsn, "release report --json", exitNo, "\"runs\": [\n    \"running\"\n  ]", "")
 	want(t, o.dsn, "release report --run running --json", exitOK, `"run": "running"`, "")

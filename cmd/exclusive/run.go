@@ -61,11 +61,11 @@ be 0: then SIGKILL at once. What the command leaves running when it ends has a
 second, or --kill-after if that is less, to end by itself, and is then stopped in
 the same way. If this process is killed, so is the command. Signals are handed on
 to the command's process group, and standard input, output and error are the
-command's own. It may read from the terminal, unless its output goes into a pipe: then that
-is for the other programs there.
+command's own. It may read from the terminal, unless its output goes into a pipe: then that is
+for the other programs there.
 
-A script without #! that the kernel cannot run is run by /bin/sh, as cron does. What has no interpreter, or
-may not be executed, is told before anything is taken.
+A script without #! that the kernel cannot run is run by /bin/sh, as cron does.
+What has no interpreter, or may not be executed, is told before anything is taken.
 
 Without --quiet a line on standard error says why a command did not run.
 
@@ -225,14 +225,14 @@ func (r *runner) findRun(now time.Time) error {
 		}
 		var err error
 		if at, err = time.Parse(time.RFC3339, r.scheduled); err != nil {
-			return usageError("--scheduled is no time such as 2026-11-29T02:30:00Z")
+			return usageError("--scheduled is %q, which is no time such as 2026-11-29T02:30:00Z", r.scheduled)
 		}
 	}
 	switch {
 	case r.daily != "":
 		zone, err := time.LoadLocation(r.daily)
 		if err != nil || r.daily == "Local" { // two machines need not agree on what is local
-			return usageError("--daily is no time zone; write it as Europe/Berlin or UTC")
+			return usageError("--daily is %q, which is no time zone; write it as Europe/Berlin or UTC", r.daily)
 		}
 		r.run = uniquetask.RunDay(at, zone)
 	case r.hourly:
@@ -484,14 +484,8 @@ func (r *runner) work(ctx context.Context, g exclusive.Grant, path string, proce
 
 // environ is the command's environment.
 func (r *runner) environ(ours []string, g exclusive.Grant) []string {
-	// No two of names and runs have the same.
-	escape := strings.NewReplacer("%", "%25", "/", "%2F").Replace
-	key := escape(r.name)
-	if r.run != "" {
-		key += "/" + escape(r.run)
-	}
 	set := map[string]string{
-		"EXCLUSIVE_NAME": r.name, "EXCLUSIVE_RUN": r.run, "EXCLUSIVE_KEY": key,
+		"EXCLUSIVE_NAME": r.name, "EXCLUSIVE_RUN": r.run, "EXCLUSIVE_KEY": jobKey(r.name, r.run),
 		"EXCLUSIVE_TOKEN": strconv.FormatInt(g.Token, 10), "EXCLUSIVE_GRANT": g.ID,
 		"EXCLUSIVE_ATTEMPT": strconv.Itoa(g.Attempt),
 		"EXCLUSIVE_EXPIRES": g.Expires.UTC().Format("2006-01-02T15:04:05.000Z"),
@@ -519,7 +513,7 @@ func (r *runner) exit(t *target.Target, err error) error {
 	if err == nil {
 		return nil
 	}
-	hidden := oneLine(t.Hide(err))
+	hidden := target.OneLine(t.Hide(said(err, r.name, r.run)))
 	var child *childError
 	var start *supervise.StartError
 	switch {
@@ -553,18 +547,10 @@ func (r *runner) exit(t *target.Target, err error) error {
 	case errors.Is(err, context.Canceled):
 		return &exitError{exitUnavailable, fmt.Errorf("the database has not answered for %v: %w", target.AnswerWait, hidden)}
 	}
-	if errors.Is(err, exclusive.ErrSchema) {
-		hidden = fmt.Errorf("%w; exclusive init makes the tables", hidden)
+	if errors.Is(err, exclusive.ErrUnavailable) {
+		hidden = fmt.Errorf("%w; %s", hidden, target.AskDoctor)
 	}
 	return &exitError{exitUnavailable, hidden}
-}
-
-// oneLine is for mails and logs: drivers tell of each address on a line of its own.
-func oneLine(err error) error {
-	if text := err.Error(); strings.Contains(text, "\n") {
-		return errors.New(strings.ReplaceAll(text, "\n", "; "))
-	}
-	return err
 }
 
 // tell is for what is no failure.

@@ -50,9 +50,9 @@ func TestRunFlags(t *testing.T) {
 		{"empty DSN file", ok, "--name n --dsn-file= -- true", exitUsage, "--dsn-file is empty"},
 		{"no command", ok, "--name n --", exitUsage, "command to run is missing"},
 		{"two periods", ok, "--name n --daily UTC --hourly -- true", exitUsage, "--daily and --hourly exclude"},
-		{"no zone", ok, "--name n --daily Europe/Nowhere -- true", exitUsage, "no time zone"},
+		{"no zone", ok, "--name n --daily Europe/Nowhere -- true", exitUsage, `--daily is "Europe/Nowhere", which is no time zone`},
 		{"local zone", ok, "--name n --daily Local -- true", exitUsage, "no time zone"},
-		{"no time", ok, "--name n --hourly --scheduled yesterday -- true", exitUsage, "--scheduled is no time"},
+		{"no time", ok, "--name n --hourly --scheduled yesterday -- true", exitUsage, `--scheduled is "yesterday", which is no time`},
 		{"time for nothing", ok, "--name n --scheduled 2026-11-29T02:30:00Z -- true", exitUsage, "--scheduled is for"},
 		{"attempts of nothing", ok, "--name n --max-attempts 3 -- true", exitUsage, "runs that are remembered"},
 		{"no exit code", ok, "--name n --busy-code 256 -- true", exitUsage, "from 0 to 255"},
@@ -83,6 +83,9 @@ func TestRunFlags(t *testing.T) {
 			if code != c.code || stdout != "" || !strings.Contains(stderr, c.stderr) {
 				t.Errorf("exit code %d, output %q, errors %q", code, stdout, stderr)
 			}
+			if c.stderr == "refused" && (strings.Count(stderr, "refused") != 1 || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, "exclusive doctor")) {
+				t.Errorf("not once, on one line and with the next step: %q", stderr)
+			}
 			if strings.Contains(stderr, "topsecret") {
 				t.Error("the secret was printed")
 			}
@@ -99,7 +102,7 @@ func TestRunWithoutTables(t *testing.T) {
 	dsn := "sqlite://" + file
 	for _, args := range [][]string{{"--name", "n"}, {"--name", "n", "--hourly"}} {
 		code, stdout, stderr := output(t, self(t, dsn, append(append([]string{"run"}, args...), "echo", "ran")...))
-		if code != exitUnavailable || stdout != "" || !strings.Contains(stderr, "files of package migrations") {
+		if code != exitUnavailable || stdout != "" || !strings.Contains(stderr, "exclusive init makes the tables") || strings.Contains(stderr, "package migrations") {
 			t.Errorf("exit code %d, output %q, errors %q", code, stdout, stderr)
 		}
 	}
@@ -317,8 +320,12 @@ func TestRunAgainAfterFailure(t *testing.T) {
 	dsn, plain := sqliteFile(t)
 	fail := []string{"run", "--name", "n", "--once", "r", "--max-attempts", "2", "sh", "-c", "exit $((EXCLUSIVE_ATTEMPT+40))"}
 	for i, want := range []int{41, 42, exitNoMore} {
-		if code, _, stderr := output(t, self(t, dsn, fail...)); code != want {
+		code, _, stderr := output(t, self(t, dsn, fail...))
+		if code != want {
 			t.Errorf("attempt %d: exit code %d, %s", i+1, code, stderr)
+		}
+		if code == exitNoMore && (!strings.HasPrefix(stderr, `exclusive run: claim "n/r": `) || !strings.HasSuffix(stderr, "then exclusive forget n r\n")) {
+			t.Errorf("it says %q", stderr)
 		}
 	}
 	rest := []string{"run", "--name", "n", "--once", "s", "--backoff", "1h", "sh", "-c", "exit 1"}

@@ -2,23 +2,24 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/exclusive-go/exclusive"
 	"github.com/exclusive-go/exclusive/uniquetask"
 )
 
 const tasksHelp = `Shows the runs of tasks that are remembered, of one task or of all: those done,
 those that failed, and those under way. A run is "lost" if its holder's heartbeat
-is missing: the next who wants it takes it over. With --json there are also the
-earlier attempts of each run. NAME is that of a task.
+is missing: the next who wants it takes it over. They are in the order in which
+they began, their latest attempts, and the last 20 of each task if --last does not
+say otherwise. With --json there are all, also the earlier attempts of each run.
+NAME is that of a task.
 
 `
 
@@ -72,13 +73,17 @@ func runOf(task string, r uniquetask.Run) runJSON {
 	return j
 }
 
+// tasksLast is how many runs of a task people are shown if they do not say.
+const tasksLast = 20
+
 // tasks lists runs.
 type tasks struct {
 	database
-	state  string
-	last   int
-	watch  time.Duration
-	asJSON bool
+	state   string
+	last    int
+	lastSet bool // the user's own limit
+	watch   time.Duration
+	asJSON  bool
 }
 
 func tasksCommand(env environment) *cobra.Command {
@@ -92,6 +97,9 @@ func tasksCommand(env environment) *cobra.Command {
 			}
 			if err := oneOf("--state", l.state, "", "running", "lost", "failed", "done"); err != nil {
 				return err
+			}
+			if l.lastSet = cmd.Flags().Changed("last"); !l.lastSet && l.asJSON {
+				l.last = 0
 			}
 			if l.last < 0 || l.watch < 0 {
 				return usageError("--last and --watch must not be negative")
@@ -108,7 +116,7 @@ func tasksCommand(env environment) *cobra.Command {
 	l.databaseFlags(cmd.Flags())
 	flags := cmd.Flags()
 	flags.StringVar(&l.state, "state", "", "only runs that are running, lost, failed or done")
-	flags.IntVar(&l.last, "last", 0, "only the last ones of each task, in the order of their keys (default: all)")
+	flags.IntVar(&l.last, "last", tasksLast, "only that many runs of each task, those that began last; 0: all (default with --json: all)")
 	watchFlag(flags, &l.watch)
 	flags.BoolVar(&l.asJSON, "json", false, "write a JSON list")
 	completeValues(cmd, "state", "running", "lost", "failed", "done")
@@ -121,25 +129,38 @@ func (l *tasks) show(ctx context.Context, k *keys, names []string, w io.Writer) 
 		state = uniquetask.Running
 	}
 	list, begin := []runJSON{}, 0 // of the task
+	var more []string             // tasks of which there is more than is shown
 	err := k.eachRun(ctx, names, state, func(task string, r uniquetask.Run) error {
 		if begin < len(list) && list[begin].Task != task {
 			begin = len(list)
 		}
-		if j := runOf(task, r); l.state == "" || l.state == j.State {
-			list = append(list, j)
+		j := runOf(task, r)
+		if l.state != "" && l.state != j.State {
+			return nil
 		}
+		at := len(list)
+		for at > begin && list[at-1].Started.After(j.Started) {
+			at--
+		}
+		list = slices.Insert(list, at, j)
 		if l.last > 0 && len(list)-begin > l.last {
 			list = slices.Delete(list, begin, begin+1)
+			if !slices.Contains(more, task) {
+				more = append(more, task)
+			}
 		}
 		return nil
 	})
-	switch {
-	case errors.Is(err, exclusive.ErrSchema):
-		return fmt.Errorf("%w; exclusive init makes the tables", err)
-	case err != nil:
+	if err != nil {
 		return err
 	}
-	return write(w, l.asJSON, list, writeRuns)
+	return write(w, l.asJSON, list, func(w io.Writer, list []runJSON) error {
+		if err := writeRuns(w, list); err != nil || l.lastSet || more == nil {
+			return err
+		}
+		_, err := fmt.Fprintf(w, "\nThere are more runs of %s: only the %d of each task that began last are shown. All: --last 0\n", printable(strings.Join(more, ", ")), l.last)
+		return err
+	})
 }
 
 func writeRuns(w io.Writer, list []runJSON) error {

@@ -74,7 +74,9 @@ type gatherer struct {
 func (g *gatherer) set(name string, value any) { g.Values["@"+name] = fmt.Sprint(value) }
 
 // fail notes why a value is not known.
-func (g *gatherer) fail(name string, err error) { g.Unread[name] = g.target.Hide(err).Error() }
+func (g *gatherer) fail(name string, err error) {
+	g.Unread[name] = target.OneLine(g.target.Hide(err)).Error()
+}
 
 // query notes the columns of the one row of a query under names.
 func (g *gatherer) query(ctx context.Context, text string, names []string, args ...any) bool {

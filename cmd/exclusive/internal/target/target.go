@@ -222,10 +222,45 @@ func (t *Target) Open(ctx context.Context, conns int) (_ *Open, err error) {
 		}
 	}()
 	if err := o.Ask(ctx); err != nil {
+		if ctx.Err() == nil {
+			err = fmt.Errorf("%w; %s", OneLine(err), AskDoctor)
+		}
 		return nil, err
 	}
 	return o, nil
 }
+
+// AskDoctor is the next step when a database cannot be used.
+const AskDoctor = "exclusive doctor says what to look at"
+
+// OneLine is an error for mails and logs, with everything said once: a driver tells
+// of each address and each way to connect on a line of its own.
+func OneLine(err error) error {
+	text, sep := "", ""
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		line = strings.TrimSpace(line)
+		if line == "" || strings.Contains(text, line) {
+			continue
+		}
+		text += sep + line
+		if sep = "; "; strings.HasSuffix(line, ":") {
+			sep = " "
+		}
+	}
+	if text == err.Error() {
+		return err
+	}
+	return &onLine{text, err}
+}
+
+// onLine is an error whose text was made one line.
+type onLine struct {
+	text string
+	error
+}
+
+func (e *onLine) Error() string { return e.text }
+func (e *onLine) Unwrap() error { return e.error }
 
 // Ask asks the server what it is: Dialect and Name.
 func (o *Open) Ask(ctx context.Context) error { return Within(ctx, o.answerWait, o.ask) }

@@ -1,6 +1,7 @@
 package target
 
 import (
+	"errors"
 	"io"
 	"path/filepath"
 	"strings"
@@ -119,3 +120,19 @@ func TestHide(t *testing.T) {
 type quoting struct{ text string }
 
 func (q *quoting) Error() string { return q.text }
+
+// A driver says of each address and each way to it the same again.
+func TestOneLine(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"refused": "refused",
+		"failed to connect to `x`:\n\ta: refused\n\ta: refused": "failed to connect to `x`: a: refused",
+		"it failed:\n\ta: refused\n\n\tb: no route":             "it failed: a: refused; b: no route",
+		"lookup: no such host\n\tno such host":                  "lookup: no such host",
+	} {
+		err := errors.New(text)
+		if got := OneLine(err); got.Error() != want || !errors.Is(got, err) {
+			t.Errorf("%q becomes %q", text, got)
+		}
+	}
+}

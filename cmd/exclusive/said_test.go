@@ -1,0 +1,40 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/exclusive-go/exclusive"
+	"github.com/exclusive-go/exclusive/uniquetask"
+)
+
+// What the library says becomes what an operator can use, and is the same error.
+func TestSaid(t *testing.T) {
+	t.Parallel()
+	failed := &exclusive.Error{Op: "claim", Key: "a b", Kind: uniquetask.ErrFailed, Hint: "attempt 1 of 1 failed; mend the cause and Forget the run"}
+	schema := &exclusive.Error{Op: "list keys", Kind: exclusive.ErrSchema, Hint: "apply the fencing files"}
+	for _, c := range []struct {
+		err             error
+		name, run, want string
+	}{
+		{&exclusive.Error{Op: "claim", Key: "r"}, "n", "r", `claim "n/r"`},
+		{&exclusive.Error{Op: "claim", Key: "r/s"}, "n", "r/s", `claim "n/r%2Fs"`},
+		{&exclusive.Error{Op: "acquire", Key: "n"}, "n", "", `acquire "n"`},
+		{&exclusive.Error{Op: "claim", Key: "other"}, "n", "r", `claim "other"`},
+		{fmt.Errorf("no answer: %w", &exclusive.Error{Op: "claim", Key: "r"}), "n", "r", `no answer: claim "n/r"`},
+		{errors.Join(&exclusive.Error{Op: "do", Key: "r"}, &exclusive.Error{Op: "list"}), "n", "r", "do \"n/r\"\nlist"},
+		{&exclusive.Error{Op: "do", Key: "r", Err: &exclusive.Error{Op: "claim", Key: "r"}}, "n", "r", `do "n/r": claim "n/r"`},
+		{failed, "it's", "a b", `claim "it's/a b": ` + uniquetask.ErrFailed.Error() + `: attempt 1 of 1 failed; mend the cause, then exclusive forget 'it'\''s' 'a b'`},
+		{schema, "", "", "list keys: " + exclusive.ErrSchema.Error() + ": exclusive init makes the tables, or says what differs"},
+		{errors.New("exclusive: else"), "n", "r", "exclusive: else"},
+	} {
+		got := said(c.err, c.name, c.run)
+		if got.Error() != c.want || !errors.Is(got, c.err) {
+			t.Errorf("%v becomes\n%v, not\n%s", c.err, got, c.want)
+		}
+		if again := said(got, "", ""); again.Error() != c.want {
+			t.Errorf("said again, %v", again)
+		}
+	}
+}
