@@ -22,7 +22,7 @@ func TestMySQLSession(t *testing.T) {
 	}{
 		{"as it should be", both, []string{"sql_mode", "'STRICT_TRANS_TABLES'"}, map[string]string{
 			"connect": "ok", "version": "ok", "writable": "ok", "clock": "ok", "isolation": "ok", "autocommit": "ok", "sql_mode": "ok",
-			"innodb_lock_wait_timeout": "ok", "wait_timeout": "ok", "galera": "ok", "replication": "ok",
+			"innodb_lock_wait_timeout": "ok", "wait_timeout": "ok", "sysdate_is_now": "ok", "galera": "ok", "replication": "ok",
 		}},
 		{"much is wrong", both, []string{
 			"sql_mode", "''", "tx_isolation_", "'SERIALIZABLE'", "innodb_lock_wait_timeout", "300", "wait_timeout", "20",
@@ -64,6 +64,19 @@ func variable(kind servers.Kind, name string) string {
 		return "tx_read_only"
 	}
 	return name
+}
+
+// A server that cannot tell how long a statement has waited is found, as the
+// strategies find it that refuse it.
+func TestSysdateIsNow(t *testing.T) {
+	t.Parallel()
+	for _, kind := range both {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			d := diagnose(t, command.DSN(t, servers.Own(t, kind, "--sysdate-is-now")))
+			d.want(t, map[string]string{"connect": "ok", "sysdate_is_now": "fail"})
+		})
+	}
 }
 
 // The limit of an account counts, too.

@@ -50,7 +50,7 @@ func Gather(ctx context.Context, t *target.Target, o Options) (*Facts, error) {
 	case postgres:
 		g.postgres(ctx)
 	case mysql:
-		g.mysql(ctx)
+		g.mysql(ctx, pool.Adapter)
 	case sqlite:
 		g.sqlite(ctx)
 	case redis:

@@ -3,8 +3,10 @@ package doctor
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"strings"
 
+	"github.com/exclusive-go/exclusive"
 	"github.com/exclusive-go/exclusive/cmd/exclusive/internal/target"
 	"github.com/exclusive-go/exclusive/internal/db"
 	"github.com/exclusive-go/exclusive/internal/strategy"
@@ -21,7 +23,7 @@ var mysqlSettings = []string{
 	"wsrep_on", "group_replication_single_primary_mode", "group_replication_group_name",
 }
 
-func (g *gatherer) mysql(ctx context.Context) {
+func (g *gatherer) mysql(ctx context.Context, runner db.Runner) {
 	if !g.connect(ctx, "SELECT CURRENT_USER(), DATABASE(), VERSION(), @@version_comment", "@account", "@database", "@version", "@comment") {
 		return
 	}
@@ -39,7 +41,7 @@ func (g *gatherer) mysql(ctx context.Context) {
 	quoted := "'" + strings.Join(mysqlSettings, "','") + "'"
 	if err := g.pairs(ctx, "SHOW SESSION VARIABLES WHERE Variable_name IN ("+quoted+")"); err != nil {
 		g.failAll(err, mysqlSettings...)
-		g.failAll(err, "@isolation_level", "@limit_size", "@recovery")
+		g.failAll(err, "@isolation_level", "@limit_size", "@recovery", "@measures_waits")
 		return
 	}
 	for _, name := range []string{"tx_isolation", "transaction_isolation"} {
@@ -54,6 +56,12 @@ func (g *gatherer) mysql(ctx context.Context) {
 		}
 	}
 	g.sqlClock(ctx, strategy.MySQLNow)
+	err := target.Within(ctx, g.answerWait, func(ctx context.Context) error { return strategy.MeasuresWaits(ctx, runner) })
+	if err == nil || errors.Is(err, exclusive.ErrUnsupported) {
+		g.set("measures_waits", err == nil)
+	} else {
+		g.fail("@measures_waits", err)
+	}
 	g.mysqlStatus(ctx)
 	g.tables(ctx, dialect)
 }

@@ -91,6 +91,21 @@ var mysqlChecks = []Check{
 		},
 	},
 	{
+		ID: "sysdate_is_now", Title: "A statement can tell how long it has waited", On: family,
+		Why: "A claim whose caller has gone must not take the key late, so it measures by SYSDATE() for how long it has waited. Where that cannot be measured uniquetask, and on MySQL fencing, refuse to work (ErrUnsupported).",
+		Outcomes: []Outcome{
+			{Name: "moves", Status: OK, When: "SYSDATE() goes on while a statement runs"},
+			{Name: "stands", Status: Fail, When: "it is the time of the statement's beginning, as NOW() is", Mend: "start the server without --sysdate-is-now"},
+		},
+		needs: "@measures_waits",
+		judge: func(f *Facts) (string, string) {
+			if f.on("@measures_waits") {
+				return "moves", "SYSDATE() goes on while a statement runs"
+			}
+			return "stands", "SYSDATE() stands still while a statement runs"
+		},
+	},
+	{
 		ID: "innodb_flush_log_at_trx_commit", Title: "A commit that was confirmed is stored", On: family,
 		Why: "If a crash loses commits that were confirmed, a token that was handed out is handed out again, and a run that was done runs again.",
 		Outcomes: []Outcome{
