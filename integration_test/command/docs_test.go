@@ -252,3 +252,26 @@ func TestDocsAndHelp(t *testing.T) {
 		}
 	}
 }
+
+// The page lists what init makes.
+func TestDocsAndInit(t *testing.T) {
+	t.Parallel()
+	init := exec.CommandContext(t.Context(), filepath.Join(bin, "exclusive"), "init", "--dsn", "sqlite://"+filepath.Join(t.TempDir(), "new.db"))
+	made, err := init.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "command.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := regexp.MustCompile(`(?m)^\| (?:fencing|uniquetask|rowlock|redisbackend) \|.*$`).FindAllString(string(page), -1)
+	var lists [2][]string
+	for i, text := range []string{string(made), strings.Join(rows, "\n")} {
+		lists[i] = regexp.MustCompile(`exclusive_[a-z_]+`).FindAllString(text, -1)
+		slices.Sort(lists[i])
+	}
+	if len(lists[0]) != 8 || !slices.Equal(lists[0], lists[1]) {
+		t.Errorf("init makes %q, and the page lists %q", lists[0], lists[1])
+	}
+}
