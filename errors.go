@@ -13,8 +13,10 @@ import (
 // context.DeadlineExceeded instead, never ErrHeld.
 var (
 	// ErrHeld: somebody else holds the key. Work did not run, no effects.
-	// Try later, or skip.
-	ErrHeld = errors.New("the key is held by somebody else; try later, or skip")
+	// That the work gets done is not said: the holder may fail. Skip only if
+	// something tries again later; else wait (Config.Wait) for longer than the
+	// holder's lease, or try later.
+	ErrHeld = errors.New("the key is held by somebody else, who may fail; wait, or try later")
 
 	// ErrDone: the work was done before. Work did not run now; its effects
 	// exist. Stop. Error.Result has the stored result where one is kept.
@@ -33,13 +35,16 @@ var (
 	// ErrLost: the grant ended while work ran, and its context was cancelled; or
 	// it was used after its Do had returned, or its lease was released; or Do gave
 	// up on a Commit that work had left behind. Effects outside guarded
-	// transactions may exist. Stop.
-	ErrLost = errors.New("the grant was lost; stop, another holder may exist")
+	// transactions may exist. Stop this attempt. Another holder may exist, and
+	// need not: what must be done takes another Do, which says ErrDone if it was
+	// done meanwhile and is to be done once, or a process that starts again.
+	ErrLost = errors.New("the grant was lost, and another holder may exist; stop this attempt, and call Do again if the work must be done")
 
 	// ErrFenced: the destination has seen a newer holder. Work ran; this write
 	// was refused: of a Check or Commit, or of "done" at the end of a Do without
-	// one. Stop.
-	ErrFenced = errors.New("refused: a newer holder exists; stop")
+	// one. Stop this attempt. The newer holder may fail: what must be done takes
+	// another Do, as with ErrLost.
+	ErrFenced = errors.New("refused: a newer holder exists; stop this attempt, and call Do again if the work must be done")
 
 	// ErrOutcomeUnknown: the commit got no answer and asking again did not
 	// tell. Work ran; effects may exist. Ask before you repeat: once-only

@@ -64,7 +64,7 @@ func TestErrorMatchesKindAndCause(t *testing.T) {
 	if !errors.Is(err, exclusive.ErrHeld) || errors.Is(err, exclusive.ErrLost) || !errors.As(err, &e) || !errors.As(err, &d) || d != cause {
 		t.Errorf("%v does not match what it is made of", err)
 	}
-	for _, part := range []string{"acquire", `"k"`, "host/1", "token 7", "try later, or skip", "1970-01-01T00:00:00Z", "driver: 40001"} {
+	for _, part := range []string{"acquire", `"k"`, "host/1", "token 7", "who may fail; wait, or try later", "1970-01-01T00:00:00Z", "driver: 40001"} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("%q does not say %q", err, part)
 		}

@@ -120,7 +120,7 @@ func TestReadmeCommands(t *testing.T) {
 	}
 }
 
-// Links within the repository lead somewhere.
+// Links within the repository lead somewhere, those to a heading too.
 func TestDocLinks(t *testing.T) {
 	var files []string
 	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md"} {
@@ -137,9 +137,26 @@ func TestDocLinks(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, m := range link.FindAllStringSubmatch(string(text), -1) {
-			if _, err := os.Stat(filepath.Join(filepath.Dir(file), m[1])); err != nil {
+			to := filepath.Join(filepath.Dir(file), m[1])
+			if _, err := os.Stat(to); err != nil {
 				t.Errorf("%s: %v", file, err)
+			} else if m[2] != "" && !slices.Contains(anchors(t, to), m[2]) {
+				t.Errorf("%s: %s has no heading %s", file, to, m[2])
 			}
 		}
 	}
+}
+
+// anchors are what links to the headings of a page end in.
+func anchors(t *testing.T, page string) (list []string) {
+	t.Helper()
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(string(text), -1) {
+		words := regexp.MustCompile(`[^\w -]`).ReplaceAllString(strings.ToLower(m[1]), "")
+		list = append(list, "#"+strings.ReplaceAll(words, " ", "-"))
+	}
+	return list
 }

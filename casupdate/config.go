@@ -72,7 +72,8 @@ type Config struct {
 	// go. Zero: no limit.
 	MaxHold time.Duration
 
-	// Wait is how long Do waits for a row that is claimed. Zero: not at all.
+	// Wait is how long Do waits for a row that is claimed. Zero: not at all. Longer
+	// than TTL, if there is one: it takes over from a holder that dies meanwhile.
 	Wait time.Duration
 
 	// ClaimedAtColumn, 64-bit integers, holds when the row was claimed, in

@@ -30,7 +30,8 @@ type Config struct {
 	// stays taken after its holder has vanished. Zero: DefaultTTL. A lease is
 	// renewed when a third of it has passed.
 	TTL time.Duration
-	// Wait is how long Do waits for a key that is held. Zero: not at all.
+	// Wait is how long Do waits for a key that is held. Zero: not at all. Longer
+	// than TTL: it takes over from a holder that dies meanwhile.
 	Wait time.Duration
 	// NoRenew turns renewal off: each lease ends TTL after it was acquired.
 	NoRenew bool

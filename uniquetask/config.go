@@ -42,7 +42,8 @@ type Config struct {
 	// sent when a third of it has passed.
 	TTL time.Duration
 	// Wait is how long Do waits for a run that is held: for it to become free,
-	// or done. Zero: not at all.
+	// or done. Zero: not at all. Longer than TTL: it takes over from a holder
+	// that dies meanwhile.
 	Wait time.Duration
 	// NoRenew turns the heartbeat off: a run is taken over TTL after it began.
 	NoRenew bool
