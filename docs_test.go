@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -55,6 +56,8 @@ var (
 	_ = strings.Cut
 	_ = strconv.Itoa
 )
+
+func render(ctx context.Context) (string, error) { return "the report", ctx.Err() }
 
 // schedule is what one instance at a time does.
 func schedule(ctx context.Context, g exclusive.Grant) error {

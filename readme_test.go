@@ -1,6 +1,7 @@
 package exclusive_test
 
 import (
+	"bufio"
 	"flag"
 	"fmt"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/exclusive-go/exclusive"
@@ -99,6 +101,46 @@ func TestReadmeProgram(t *testing.T) {
 	out, err := cmd.CombinedOutput()
 	if err != nil || string(out) != outputs[0] {
 		t.Errorf("%v, it printed %q; the README says %q", err, out, outputs[0])
+	}
+}
+
+// When it is told to end, the README's program stops its work.
+func TestReadmeProgramStops(t *testing.T) {
+	const work = `body := "the new price list"`
+	program := fences(t, "README.md", "go")[0]
+	if !strings.Contains(program, work) {
+		t.Fatal("where is the program's work?")
+	}
+	program = strings.Replace(program, work, `fmt.Println("working"); select { case <-ctx.Done(): fmt.Println("stopped"); return ctx.Err(); case <-time.After(30 * time.Second): }; `+work, 1)
+	dir := t.TempDir()
+	source, binary := filepath.Join(dir, "main.go"), filepath.Join(dir, "program")
+	if err := os.WriteFile(source, []byte(program), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, source).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	cmd := exec.CommandContext(t.Context(), binary)
+	cmd.Dir = dir
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(stdout)
+	if !lines.Scan() || lines.Text() != "working" {
+		t.Errorf("it begins with %q (%v)", lines.Text(), lines.Err())
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Error(err)
+	}
+	if !lines.Scan() || lines.Text() != "stopped" || lines.Scan() {
+		t.Errorf("and ends with %q (%v)", lines.Text(), lines.Err())
+	}
+	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 1 {
+		t.Errorf("%v, not exit code 1", err)
 	}
 }
 

@@ -162,7 +162,7 @@ func TestPrograms(t *testing.T) {
 					done[s] = true
 				}
 				for range 2 {
-					run(t, binary, a.name, "DATABASE_URL="+dsn, "REDIS_URL=redis://"+redis.Addr+"/0")
+					run(t, binary, a.name, "DATABASE_URL="+dsn, "REDIS_URL=redis://"+redis.Addr+"/0", "SCHEDULED_AT=2026-11-29T03:00:00Z")
 				}
 				var what string
 				var n int

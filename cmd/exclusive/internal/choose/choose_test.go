@@ -320,6 +320,9 @@ func TestSnippets(t *testing.T) {
 	}
 	all := distinct(t)
 	for name, r := range all {
+		if !strings.Contains(r.Snippet, "signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)") {
+			t.Errorf("%s does not stop when it is told to", name)
+		}
 		for _, m := range regexp.MustCompile(`(\w+), err := \w+\.New\((client|\w+\.New\w*\(pool\)),`).FindAllStringSubmatch(r.Snippet, -1) {
 			if !strings.Contains(r.Snippet, "\tdefer "+m[1]+".Close()\n") {
 				t.Errorf("%s does not close %s", name, m[1])
@@ -355,7 +358,7 @@ func TestSnippets(t *testing.T) {
 			}
 			for range 2 {
 				cmd := exec.CommandContext(t.Context(), bin+"snippets", full)
-				cmd.Env = append(os.Environ(), "DATABASE_URL="+dsn)
+				cmd.Env = append(os.Environ(), "DATABASE_URL="+dsn, "SCHEDULED_AT=2026-11-29T03:00:00Z")
 				if out, err := cmd.CombinedOutput(); err != nil {
 					t.Fatalf("%v\n%s", err, out)
 				}

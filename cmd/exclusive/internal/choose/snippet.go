@@ -66,7 +66,7 @@ func placeOf(dialect string) place {
 
 // packages are those that snippets use, by the name that they are used by.
 var packages = []struct{ name, path string }{
-	{"context", "context"}, {"sql", "database/sql"}, {"errors", "errors"}, {"fmt", "fmt"}, {"log", "log"}, {"os", "os"}, {"time", "time"},
+	{"context", "context"}, {"sql", "database/sql"}, {"errors", "errors"}, {"fmt", "fmt"}, {"log", "log"}, {"os", "os"}, {"signal", "os/signal"}, {"syscall", "syscall"}, {"time", "time"},
 	{"pgx", "github.com/jackc/pgx/v5"}, {"pgxpool", "github.com/jackc/pgx/v5/pgxpool"}, {"redis", "github.com/redis/go-redis/v9"},
 	{"exclusive", ours}, {"casupdate", ours + "/casupdate"},
 	{"mysqldb", ours + "/db/mysqldb"}, {"pgxdb", ours + "/db/pgxdb"}, {"sqldb", ours + "/db/sqldb"},
