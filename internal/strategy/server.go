@@ -5,7 +5,9 @@ package strategy
 
 import (
 	"context"
+	"errors"
 	"sync"
+	"time"
 
 	"github.com/exclusive-go/exclusive"
 	"github.com/exclusive-go/exclusive/internal/db"
@@ -54,7 +56,7 @@ func (s *Server[Tx, S]) SQL(ctx context.Context, via db.Runner) (S, error) {
 	}
 	dialect, err := s.DB.Dialect(ctx, via)
 	if err == nil {
-		err = s.Columns.check(ctx, via, dialect)
+		err = s.checkColumns(ctx, via, dialect)
 	}
 	if err != nil {
 		return *new(S), err
@@ -66,6 +68,24 @@ func (s *Server[Tx, S]) SQL(ctx context.Context, via db.Runner) (S, error) {
 		s.dialect, s.sql = dialect, &texts
 	}
 	return *s.sql, nil
+}
+
+// aside is how long the caller's transaction waits for another connection of the pool.
+const aside = time.Second
+
+// checkColumns checks the columns through via, except in a transaction on MySQL: its
+// first plain read, which this would be, fixes what all that follow see, and the lock
+// of a row is still to be waited for. Then another connection does it, if one can be
+// had; the pool may have no other, or each may be waiting for one more.
+func (s *Server[Tx, S]) checkColumns(ctx context.Context, via db.Runner, dialect db.Dialect) error {
+	if _, own := via.(db.DB[Tx]); !own && dialect == db.MySQL && s.DB.MaxConns() != 1 && db.Room(ctx, s.DB) == nil {
+		ctx, cancel := context.WithTimeout(ctx, aside)
+		defer cancel()
+		if err := s.Columns.check(ctx, s.DB, dialect); err == nil || errors.Is(err, exclusive.ErrSchema) {
+			return err
+		}
+	}
+	return s.Columns.check(ctx, via, dialect)
 }
 
 // OwnSQL is SQL before statements that take a connection of the pool: it fails if
