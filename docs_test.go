@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -16,10 +17,13 @@ const around = `package main
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"io/fs"
 	"log"
+	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -47,6 +51,7 @@ var (
 	pool, locks *pgxpool.Pool
 	results     *sql.DB
 	client      *redis.Client
+	db          *sqldb.DB
 	jobs        *rowlock.Locks[pgx.Tx]
 	leases      exclusive.Leaser
 	work        exclusive.Work
@@ -56,6 +61,19 @@ var (
 	_ = strings.Cut
 	_ = strconv.Itoa
 )
+
+func customers() []string { return []string{"a", "b", "c", "d", "held"} }
+
+// send says for whom it was called. For one that is named on the command line it fails.
+func send(customer string) exclusive.Work {
+	return func(context.Context, exclusive.Grant) error {
+		if slices.Contains(os.Args[2:], customer) {
+			return errors.New("no")
+		}
+		_, err := fmt.Println("sent", customer)
+		return err
+	}
+}
 
 func render(ctx context.Context) (string, error) { return "the report", ctx.Err() }
 
@@ -70,11 +88,11 @@ func schedule(ctx context.Context, g exclusive.Grant) error {
 var leading sync.Mutex
 
 func main() {
-	pool, err := sql.Open("sqlite", "file:docs?mode=memory&cache=shared&_pragma=busy_timeout(5000)")
+	pool, err := sql.Open("sqlite", "file:"+os.Args[1]+"?_pragma=busy_timeout(20000)")
 	if err != nil {
 		log.Fatal(err)
 	}
-	files, err := fs.Glob(migrations.FS, "sqlite/*_fencing_*.up.sql")
+	files, err := fs.Glob(migrations.FS, "sqlite/*.up.sql")
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -87,7 +105,8 @@ func main() {
 			log.Fatal(err)
 		}
 	}
-	if leases, err = fencing.New(sqldb.NewSQLite(pool), fencing.Config{}); err != nil {
+	db = sqldb.NewSQLite(pool)
+	if leases, err = fencing.New(db, fencing.Config{}); err != nil {
 		log.Fatal(err)
 	}
 	var instances sync.WaitGroup
@@ -99,11 +118,33 @@ func main() {
 		})
 	}
 	instances.Wait()
+
+	// A worker has one run, and vanishes: it renews nothing, and goes on for ever.
+	dead, err := uniquetask.New(db, uniquetask.Config{Task: "statement", TTL: 2 * time.Second, NoRenew: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	has := make(chan bool)
+	go dead.Do(ctx, uniquetask.RunDay(scheduled, zone)+"/held", func(context.Context, exclusive.Grant) error {
+		close(has)
+		select {}
+	})
+	<-has
+	for range 2 {
+		instances.Go(func() {
+			if err := uniquetask1(); err != nil {
+				log.Fatal(err)
+			}
+		})
+	}
+	instances.Wait()
 }
 `
 
 // Every Go snippet in docs compiles. (That of migrations.md is a program, which
-// its own test runs.) The one of choosing.md is run by two instances at once.
+// its own test runs.) The one of choosing.md is run by two instances at once, and so
+// is that of uniquetask.md about customers: each gets one, also one whose worker died, and
+// the exit code tells of one that did not.
 func TestDocSnippets(t *testing.T) {
 	files, err := filepath.Glob("docs/*.md")
 	if err != nil {
@@ -133,15 +174,31 @@ func TestDocSnippets(t *testing.T) {
 	if snippets < 7 {
 		t.Errorf("only %d snippets", snippets)
 	}
-	name := filepath.Join(t.TempDir(), "main.go")
+	dir := t.TempDir()
+	name, binary := filepath.Join(dir, "main.go"), filepath.Join(dir, "program")
 	if err := os.WriteFile(name, []byte(source), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), "go", "run", name)
-	var stderr strings.Builder // where go tells of modules that it downloads
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil || string(out) != "token 1\ntoken 2\n" {
-		t.Errorf("%v\n%s%s", err, out, stderr.String())
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, name).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, run := range []struct {
+		failing []string
+		code    int
+		sent    []string
+	}{
+		{nil, 0, []string{"sent a", "sent b", "sent c", "sent d", "sent held"}},
+		{[]string{"c"}, 1, []string{"sent a", "sent b", "sent d", "sent held"}},
+	} {
+		cmd := exec.CommandContext(t.Context(), binary, append([]string{filepath.Join(t.TempDir(), "a.db")}, run.failing...)...)
+		var stderr strings.Builder
+		cmd.Stderr = &stderr
+		out, err := cmd.Output()
+		lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+		leading := lines[:min(2, len(lines))]
+		sent := slices.Sorted(slices.Values(lines[len(leading):]))
+		if cmd.ProcessState.ExitCode() != run.code || !slices.Equal(leading, []string{"token 1", "token 2"}) || !slices.Equal(sent, run.sent) {
+			t.Errorf("%v\n%s%s", err, out, stderr.String())
+		}
 	}
 }
