@@ -154,12 +154,64 @@ func TestReadmeCommands(t *testing.T) {
 	if out, err := exec.CommandContext(t.Context(), "go", "run", "./cmd/exclusive", "demo").CombinedOutput(); err != nil {
 		t.Errorf("demo: %v\n%s", err, out)
 	}
+	if out, err := exec.CommandContext(t.Context(), "go", "run", "./cmd/exclusive", "choose", "--invariant", "process").CombinedOutput(); err != nil {
+		t.Errorf("choose: %v\n%s", err, out)
+	}
 	if out, err := exec.CommandContext(t.Context(), "make", "--dry-run", "test").CombinedOutput(); err != nil {
 		t.Errorf("make: %v\n%s", err, out)
 	}
 	if module, err := os.ReadFile("go.mod"); err != nil || !strings.HasPrefix(string(module), "module "+want[len(want)-1]+"\n") {
 		t.Errorf("go get names another module than go.mod (%v)", err)
 	}
+}
+
+// The command is installed as the pages say, which is the same everywhere, to where
+// crontabs look for it. A program of another module can use the clone, as the README says.
+func TestReadmeInstall(t *testing.T) {
+	const install, at = "GOBIN=/usr/local/bin go install ./cmd/exclusive", "/usr/local/bin/exclusive run"
+	for page, want := range map[string][]string{"README.md": {"`" + install + "`", at}, "docs/migrations.md": {"`" + install + "`"}, "docs/command.md": {at}} {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range want {
+			if !strings.Contains(string(text), want) {
+				t.Errorf("%s does not say %s", page, want)
+			}
+		}
+		if strings.Count(string(text), "go install") != strings.Count(string(text), install) {
+			t.Errorf("%s says to install it in another way too", page)
+		}
+	}
+	dir := t.TempDir()
+	sh := func(in, command string) {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), "sh", "-euc", command)
+		cmd.Dir = in
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", command, err, out)
+		}
+	}
+	sh(".", strings.Replace(install, "/usr/local/bin", dir, 1)+" && "+dir+"/exclusive version")
+
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const clone = "../exclusive"
+	replace := regexp.MustCompile("`(go mod edit -replace [^`]*=" + regexp.QuoteMeta(clone) + ")`[^`]*`(go mod tidy)`").FindSubmatch(readme)
+	if replace == nil {
+		t.Fatal("README.md does not say how to use a clone")
+	}
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "main.go"), []byte("package main\n\nimport _ \"github.com/exclusive-go/exclusive/fencing\"\n\nfunc main() {}\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	sh(dir, "go mod init example.com/app")
+	sh(dir, strings.Replace(string(replace[1]), clone, here, 1)+" && "+string(replace[2])+" && go build")
 }
 
 // Links within the repository lead somewhere, those to a heading too.
