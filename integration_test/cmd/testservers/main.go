@@ -57,6 +57,10 @@ func dispatch(ctx context.Context, args []string) error {
 	if len(args) == 0 {
 		return errors.New("no command\n" + usage)
 	}
+	if help := []string{"-h", "-help", "--help", "help"}; slices.Contains(help, args[0]) {
+		fmt.Println(usage)
+		return nil
+	}
 	flags := flag.NewFlagSet("testservers "+args[0], flag.ContinueOnError)
 	list := flags.String("kinds", "", "a list out of "+fmt.Sprint(servers.Kinds())+"; all by default")
 	if err := flags.Parse(args[1:]); errors.Is(err, flag.ErrHelp) {
