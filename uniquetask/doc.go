@@ -1,5 +1,5 @@
 // Package uniquetask runs each run of a task once: the nightly report of a day,
-// the import of a file, the invoice of an order. A run is a row with a unique
+// the import of a file, the statement of a customer. A run is a row with a unique
 // (task, run) key, which remembers how it went: result, error, attempts.
 //
 //	x, err := uniquetask.New(pgxdb.New(pool), uniquetask.Config{Task: "nightly-report"})

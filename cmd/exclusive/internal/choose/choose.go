@@ -161,7 +161,7 @@ func Questions() []Question {
 			with: []condition{{flag: "invariant", is: []string{work}}},
 			Options: []Option{
 				{yes, "yes, only never at the same time"},
-				{no, "no, each key once: a nightly run, an order, an invoice"},
+				{no, "no, each key once: a nightly run, an order, a file"},
 			},
 		},
 		{
@@ -288,7 +288,7 @@ var withoutLock = []noLock{
 	{value: "process", holds: "one process on one machine runs at a time", enough: "`flock(1)`"},
 	{value: "numbers", holds: "numbers without gaps, as for invoices",
 		enough: "a counter row, locked in the transaction that uses the number: `Run` of rowlock", snippet: "numbers"},
-	{value: "row", holds: "a row exists once", enough: "a unique constraint, and an insert that tolerates the conflict"},
+	{value: "row", holds: "a row exists once, as the invoice of an order, and is the whole effect", enough: "a unique constraint, and an insert that tolerates the conflict"},
 	{value: "request", holds: "a request that is sent twice has one effect",
 		enough: "an idempotency key; here: `Once` of package fencing, in your own transaction", snippet: "request", files: []string{"fencing"}},
 	{value: "message", holds: "a message is handled once", enough: "your queue's own deduplication, plus an idempotent handler"},
