@@ -1,6 +1,7 @@
 package casupdate_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -404,6 +405,80 @@ func testTriggers[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 			if n := target.Int(t, "SELECT COUNT(*) FROM audit WHERE id = ?", key); n != 4 {
 				t.Errorf("%s: %d updates of the row; want 4", what, n)
 			}
+		}
+	}
+}
+
+// Columns that cannot hold what is stored there are told before a claim, also where the
+// server would store something else and say nothing; all others are used.
+func TestColumnTypes(t *testing.T) { matrix.Drivers(t, testColumnTypes, testColumnTypes) }
+
+func testColumnTypes[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	if target.Dialect == "sqlite" {
+		t.Skip("its types limit nothing")
+	}
+	ctx := t.Context()
+	type types struct{ state, token, grant, expires string }
+	use := func(t *testing.T, target *matrix.Target[Tx], table string, c types) error {
+		charset := ""
+		if target.Dialect != "postgres" {
+			charset = " CHARACTER SET utf8mb4"
+		}
+		target.MustExec(t, "CREATE TABLE "+table+" (id varchar(20) PRIMARY KEY, state "+cmp.Or(c.state, "varchar(20)")+" NOT NULL, token "+cmp.Or(c.token, "bigint")+
+			", grant_id "+cmp.Or(c.grant, "varchar(64)")+", expires "+cmp.Or(c.expires, "bigint")+")"+charset)
+		target.MustExec(t, "INSERT INTO "+table+" (id, state) VALUES ('k', 'PENDING')")
+		x, err := casupdate.New(target.DB, casupdate.Config{Table: table, From: "PENDING", Claimed: "WORKING", Done: "IS DONE",
+			TokenColumn: "token", GrantColumn: "grant_id", ExpiresColumn: "expires", TTL: 10 * time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = x.Close() }()
+		return x.Do(ctx, "k", func(ctx context.Context, g exclusive.Grant) error {
+			return x.Commit(ctx, g, func(context.Context, Tx) error { return nil })
+		})
+	}
+	states := "('PENDING', 'WORKING', 'IS DONE')"
+	good := []types{
+		{state: "char(9)", grant: "char(26)"},
+		{token: "decimal(19,0)", expires: "decimal(25,0)"},
+	}
+	bad := []types{{token: "decimal(18,0)"}, {expires: "decimal(20,2)"}, {token: "smallint"}}
+	if target.Dialect == "postgres" {
+		for _, q := range []string{
+			"CREATE DOMAIN wide AS bigint CHECK (VALUE > 0)", "CREATE DOMAIN wider AS wide", "CREATE DOMAIN narrow AS integer", "CREATE DOMAIN narrower AS narrow",
+			"CREATE DOMAIN short AS varchar(8)", "CREATE DOMAIN shorter AS short", "CREATE DOMAIN long AS varchar(30)", "CREATE DOMAIN few AS numeric(10)",
+			"CREATE TYPE states AS ENUM " + states,
+		} {
+			target.MustExec(t, q)
+		}
+		good = append(good, types{token: "wider", grant: "long", expires: "wide"}, types{token: "numeric"}, types{state: "states"}, types{state: "text", grant: "text"})
+		bad = append(bad, types{token: "narrower"}, types{expires: "narrow"}, types{grant: "shorter"}, types{expires: "few"}, types{token: "real"})
+	} else {
+		good = append(good,
+			types{token: "bigint unsigned", expires: "bigint unsigned"},
+			types{state: "enum" + states},
+			types{state: "enum" + strings.ToLower(states) + " COLLATE utf8mb4_general_ci"},
+			types{state: "binary(7)", grant: "binary(26)"},
+			types{state: "varbinary(7)", grant: "tinytext"})
+		for _, typ := range []string{"varchar(10)", "varchar(30)", "datetime", "timestamp NULL", "bit(20)", "bit(64)", "varbinary(8)", "year", "set('a')", "enum('a')", "time", "double", "double(30,0)"} {
+			bad = append(bad, types{expires: typ}, types{token: typ})
+		}
+		bad = append(bad,
+			types{state: "set" + states}, types{state: "binary(12)"}, types{grant: "binary(30)"},
+			types{grant: "set('a','b','c','d','e','f','g','h','i','j','k','l','m','n')"},
+			types{grant: "enum('a text that is as long as a grant')"},
+			types{state: "enum('PENDING', 'IS DONE', '''WORKING''')"},
+			types{state: "enum('PENDING', 'IS DONE,''WORKING'',')"})
+		target = target.Another(t, matrix.Options{Params: map[string]string{"sql_mode": "''"}})
+	}
+	for i, c := range good {
+		if err := use(t, target, fmt.Sprint("good", i), c); err != nil {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+	for i, c := range bad {
+		if err := use(t, target, fmt.Sprint("bad", i), c); !errors.Is(err, exclusive.ErrSchema) {
+			t.Errorf("%+v: %v; want ErrSchema", c, err)
 		}
 	}
 }

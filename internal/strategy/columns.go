@@ -42,6 +42,7 @@ type column struct {
 	table, name string
 	base, full  string // its type without and with what is in brackets
 	length      int64  // of a text, in characters or bytes; -1: it is none
+	digits      int64  // of an exact number before the point; -1: it is none
 }
 
 // check fails if a column is too small for what is stored there, or would take two
@@ -60,7 +61,7 @@ func (c Columns) check(ctx context.Context, via db.Runner, d db.Dialect) error {
 	var wrong []string
 	err := via.Query(ctx, query, args, func(scan db.Scan) error {
 		var got column
-		if err := scan(&got.table, &got.name, &got.base, &got.full, &got.length); err != nil {
+		if err := scan(&got.table, &got.name, &got.base, &got.full, &got.length, &got.digits); err != nil {
 			return err
 		}
 		for _, want := range c.List {
@@ -83,32 +84,71 @@ func (c Columns) check(ctx context.Context, via db.Runner, d db.Dialect) error {
 		Hint: strings.Join(wrong, "; ") + ": otherwise the server may store another value than it was given, or take two keys for one; " + mend}
 }
 
+// wideDigits are those of the greatest 64-bit integer.
+const wideDigits = 19
+
 // unlike says what a column must be, if it is not so.
 func (c Column) unlike(got column) string {
 	length := c.Length
+	bytes := strings.HasSuffix(got.base, "binary")
+	padded := got.base == "binary" && length > 0 && got.length != length
 	for _, v := range c.Values {
-		n := utf8.RuneCountInString(v)
-		if strings.HasSuffix(got.base, "binary") {
-			n = len(v)
+		n := int64(utf8.RuneCountInString(v))
+		if bytes {
+			n = int64(len(v))
 		}
-		length = max(length, int64(n))
+		padded = padded || got.base == "binary" && got.length != n
+		length = max(length, n)
 	}
 	switch {
 	case c.Key && (got.base != "varbinary" || got.length < exclusive.MaxKeyBytes):
 		return fmt.Sprintf("be VARBINARY(%d)", exclusive.MaxKeyBytes)
-	case c.Wide && slices.Contains([]string{"tinyint", "smallint", "mediumint", "int", "int2", "int4", "float", "double"}, got.base):
+	case c.Wide && got.digits < wideDigits:
 		return "be BIGINT"
 	case length > 0 && got.length < length:
 		return fmt.Sprintf("hold a text of %d characters", length)
+	case padded:
+		return "be VARBINARY, whose values keep their length"
+	case length > 0 && (got.base == "set" || got.base == "enum" && c.Values == nil):
+		return "be a text"
 	case got.base == "enum":
+		has := enumValues(got.full)
 		for _, v := range c.Values {
-			if !strings.Contains(strings.ToLower(got.full), strings.ToLower("'"+strings.ReplaceAll(v, "'", "''")+"'")) {
+			if !slices.ContainsFunc(has, func(h string) bool { return strings.EqualFold(h, v) }) {
 				return fmt.Sprintf("have the value %q", v)
 			}
 		}
 	}
 	return ""
 }
+
+// enumValues are those in a type as information_schema has it: enum('a','it”s').
+func enumValues(full string) (values []string) {
+	var value strings.Builder
+	in := false
+	for i := 0; i < len(full); i++ {
+		switch ch := full[i]; {
+		case !in:
+			in = ch == '\''
+		case ch == '\\' && i+1 < len(full):
+			i++
+			value.WriteString(unescape.Replace(full[i : i+1]))
+		case ch != '\'':
+			value.WriteByte(ch)
+		case strings.HasPrefix(full[i+1:], "'"):
+			i++
+			value.WriteByte(ch)
+		default:
+			values = append(values, value.String())
+			value.Reset()
+			in = false
+		}
+	}
+	return values
+}
+
+// unescape is for what comes after a backslash.
+var unescape = strings.NewReplacer("n", "\n", "r", "\r", "0", "\x00")
 
 func (c Columns) mysqlQuery() (query string, args []any) {
 	var schema any // NULL: that of the connection
@@ -119,7 +159,9 @@ func (c Columns) mysqlQuery() (query string, args []any) {
 	for _, want := range c.List {
 		args = append(args, c.Prefix+want.Table, want.Name)
 	}
-	return `SELECT TABLE_NAME, COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, COALESCE(CHARACTER_MAXIMUM_LENGTH, -1) FROM information_schema.COLUMNS
+	return `SELECT TABLE_NAME, COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, COALESCE(CHARACTER_MAXIMUM_LENGTH, -1),
+			CASE WHEN DATA_TYPE IN ('bigint', 'decimal') THEN CAST(NUMERIC_PRECISION AS SIGNED) - CAST(NUMERIC_SCALE AS SIGNED) ELSE -1 END
+		FROM information_schema.COLUMNS
 		WHERE TABLE_SCHEMA = COALESCE(?, DATABASE())
 		AND (TABLE_NAME, COLUMN_NAME) IN (` + strings.Repeat(", (?, ?)", len(c.List))[2:] + `)`, args
 }
@@ -130,10 +172,21 @@ func (c Columns) postgresQuery() (query string, args []any) {
 		args = append(args, ident.Quote(Quote(db.Postgres), c.Schema, c.Prefix+want.Table), want.Name)
 		pairs = append(pairs, fmt.Sprintf("(to_regclass($%d::text), $%d::text)", len(args)-1, len(args)))
 	}
-	// A type that has no length, or is no text, is one that the server knows best.
-	return `SELECT c.relname::text, a.attname::text, t.typname::text, format_type(a.atttypid, a.atttypmod),
-			CASE WHEN t.typname IN ('varchar', 'bpchar') AND a.atttypmod > 0 THEN a.atttypmod::bigint - 4 ELSE 4294967295 END
-		FROM pg_catalog.pg_attribute a
-		JOIN pg_catalog.pg_class c ON c.oid = a.attrelid JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
-		WHERE (a.attrelid, a.attname) IN (` + strings.Join(pairs, ", ") + `)`, args
+	// A column of a domain has the type at its bottom. What has no limit, or is no type
+	// of the server's own, is what the server knows best.
+	return `WITH RECURSIVE typed (relname, attname, written, id, modifier) AS (
+			SELECT c.relname::text, a.attname::text, format_type(a.atttypid, a.atttypmod), a.atttypid, a.atttypmod
+			FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
+			WHERE (a.attrelid, a.attname) IN (` + strings.Join(pairs, ", ") + `)
+			UNION ALL
+			SELECT d.relname, d.attname, d.written, t.typbasetype, GREATEST(d.modifier, t.typtypmod)
+			FROM typed d JOIN pg_catalog.pg_type t ON t.oid = d.id WHERE t.typtype = 'd'
+		)
+		SELECT d.relname, d.attname, t.typname::text, d.written,
+			CASE WHEN t.typname IN ('varchar', 'bpchar') AND d.modifier > 0 THEN d.modifier::bigint - 4 ELSE 4294967295 END,
+			CASE WHEN t.typnamespace <> 'pg_catalog'::regnamespace THEN 19
+				WHEN t.typname IN ('int2', 'int4', 'float4') THEN -1
+				WHEN t.typname = 'numeric' AND d.modifier > 0 THEN (d.modifier - 4) / 65536 - (d.modifier - 4) % 2048
+				ELSE 19 END::bigint
+		FROM typed d JOIN pg_catalog.pg_type t ON t.oid = d.id WHERE t.typtype <> 'd'`, args
 }
