@@ -153,6 +153,9 @@ func (s store) Acquire(ctx context.Context, key, id string, waiting bool) (g exc
 	case exhausted:
 		return g, requested, &exclusive.Error{Op: "acquire", Key: key, Kind: exclusive.ErrUnavailable,
 			Hint: fmt.Sprintf("the counter %q has reached the largest token; it was set by somebody else", n.counter)}
+	case over:
+		return g, requested, &exclusive.Error{Op: "acquire", Key: key, Kind: exclusive.ErrUnavailable,
+			Hint: "an operator freed the key before the answer that it was had; try again"}
 	}
 	g = exclusive.Grant{Key: key, ID: id, Token: reply.row.token, Attempt: int(reply.row.attempt)}
 	if s.cfg.Tokens != nil {

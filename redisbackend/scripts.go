@@ -41,6 +41,7 @@ const (
 	refused   = 0
 	won       = 1
 	exhausted = 2 // acquire: no more tokens; token: the source is behind
+	over      = 3 // acquire: the grant has had the key, and has it no longer
 )
 
 // reply is what acquire and release answer.

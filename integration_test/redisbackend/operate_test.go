@@ -1,11 +1,15 @@
 package redisbackend_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
+	"net"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -225,4 +229,65 @@ func testList(t *testing.T, client redis.UniversalClient, prefix string) {
 	cancel()
 	_, err = x.List(canceled)
 	wantErr(t, "list without time", err, context.Canceled)
+}
+
+// A late copy of an acquire does not give the key back to a grant that has ended: it
+// was released, or freed by an operator, whose holder hears that it has lost the key.
+func TestLateCopyOfAcquire(t *testing.T) {
+	client, prefix := servers.Prefix(t)
+	var drawn atomic.Int64
+	for name, tokens := range map[string]redisbackend.TokenSource{"own tokens": nil, "other tokens": source(func(context.Context, string) (int64, error) { return drawn.Add(1), nil })} {
+		t.Run(name, func(t *testing.T) {
+			ctx := t.Context()
+			far, p := through(t, nil)
+			cfg := redisbackend.Config{Prefix: prefix + name, TTL: time.Hour, NoRenew: true, Tokens: tokens}
+			l, operator := newLeases(t, far, cfg), newLeases(t, client, cfg)
+			must(t, "the script is known", acquire(t, l, "warm").Release(ctx))
+			for end, freed := range map[string]bool{"freed": true, "released": false} {
+				var mu sync.Mutex
+				var sent []byte
+				p.Intercept(func(data []byte) proxy.Verdict {
+					mu.Lock()
+					defer mu.Unlock()
+					if sent == nil && proxy.Mentions(data, "{"+end+"}:lease") {
+						sent = bytes.Clone(data)
+					}
+					return proxy.Pass
+				})
+				lease := acquire(t, l, end)
+				p.Intercept(nil)
+				copied := func() {
+					t.Helper()
+					conn, err := net.Dial("tcp", options(t).Addr)
+					must(t, "connect", err)
+					defer func() { _ = conn.Close() }()
+					must(t, "deadline", conn.SetDeadline(time.Now().Add(30*time.Second)))
+					_, err = conn.Write(sent)
+					must(t, "send the copy", err)
+					answer, err := bufio.NewReader(conn).ReadString('\n')
+					if must(t, "answer", err); !strings.HasPrefix(answer, "*") {
+						t.Fatalf("the copy of the acquire was answered %q", answer)
+					}
+				}
+				if !proxy.Mentions(sent, lease.Grant().ID) {
+					t.Fatalf("what was sent first is no acquire: %q", sent)
+				}
+				copied() // while it has the key
+				must(t, "renew", lease.Renew(ctx))
+				if freed {
+					must(t, "free", operator.Release(ctx, end))
+				} else {
+					must(t, "release", lease.Release(ctx))
+				}
+				copied()
+				if status, err := operator.Status(ctx, end); err != nil || status.Held {
+					t.Errorf("%s, and then the copy: %+v, %v; want the key free", end, status, err)
+				}
+				if freed {
+					wantErr(t, "renewal by the old holder", lease.Renew(ctx), exclusive.ErrLost)
+				}
+				must(t, "release by the next", acquire(t, operator, end).Release(ctx))
+			}
+		})
+	}
 }

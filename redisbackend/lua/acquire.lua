@@ -25,6 +25,13 @@ if stored then
   return {0, stored, now, redis.call('PTTL', lease)}
 end
 
+-- This grant has had the key, and given it back or lost it to an operator: a late
+-- copy of this script must not revive it.
+local ended = redis.call('HMGET', counter, 'done', 'freed')
+if ended[1] == id or ended[2] == id then
+  return {3}
+end
+
 -- A script that fails half way is not rolled back, so the lease is written last:
 -- nothing that comes before it can leave a key that nobody holds.
 local token = 0
