@@ -123,8 +123,8 @@ func settle(ctx context.Context, key string, c *Claim, workErr, left error) erro
 }
 
 // finish tries for EndWait, which the caller's cancellation does not reach, and
-// then again until Claim.Until or the cancellation: a connection may hang whose
-// server has gone away.
+// then again until Claim.Until or the cancellation, which the error matches then: a
+// connection may hang whose server has gone away.
 func finish(ctx context.Context, c *Claim) error {
 	var until time.Time
 	if c.Until != nil {
@@ -138,8 +138,11 @@ func finish(ctx context.Context, c *Claim) error {
 	}
 	for {
 		err, unanswered := try()
-		if !unanswered || ctx.Err() != nil || !time.Now().Before(until) {
+		switch {
+		case !unanswered || !time.Now().Before(until):
 			return err
+		case ctx.Err() != nil: // which is why it ends
+			return db.Ended(ctx, err)
 		}
 	}
 }

@@ -142,7 +142,7 @@ func TestDoFinishesWhileItLasts(t *testing.T) {
 						case <-time.After(time.Until(began.Add(tt.back))):
 							return nil
 						case <-ctx.Done():
-							return errRelease
+							return errors.Join(errRelease, ctx.Err())
 						}
 					}
 					if tt.until > 0 {
@@ -152,6 +152,9 @@ func TestDoFinishesWhileItLasts(t *testing.T) {
 				})
 				if took := time.Since(began); took != tt.took || errors.Is(err, errRelease) != tt.failed {
 					t.Errorf("after %v: %v", took, err)
+				}
+				if ended := tt.cancel > 0 && tt.failed; errors.Is(err, context.Canceled) != ended {
+					t.Errorf("it is told as a cancellation: %v; want %v: %v", !ended, ended, err)
 				}
 			})
 		})
