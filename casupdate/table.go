@@ -46,6 +46,7 @@ func New[Tx any](d db.DB[Tx], cfg Config) (*Table[Tx], error) {
 		TTL:      cfg.TTL,
 		NoRenew:  cfg.NoRenew,
 		MaxHold:  cfg.MaxHold,
+		Classify: d.Classify,
 		SendOnce: !t.proves(),
 	}, cfg.Wait, store[Tx]{t})
 	return t, nil
@@ -91,7 +92,8 @@ func (t *Table[Tx]) Close() error {
 // (somebody has taken it over), ErrLost (it had been taken away otherwise), or
 // ErrOutcomeUnknown: the row may still be claimed although its work is done. With
 // a GrantColumn and a TTL that is tried for as long as the claim lasts, at least
-// for 5 s, after which the end of ctx ends it.
+// for 5 s, after which the end of ctx ends it: the try that is under way has up to
+// 5 s, and the error matches that of ctx too.
 func (t *Table[Tx]) Do(ctx context.Context, key string, work exclusive.Work) error {
 	return run.Do(ctx, t.observed, key, work, func(ctx context.Context) (*run.Claim, error) {
 		if !t.cfg.claims() {

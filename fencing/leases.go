@@ -41,6 +41,7 @@ func New[Tx any](d db.DB[Tx], cfg Config) (*Leases[Tx], error) {
 		TTL:      cfg.TTL,
 		NoRenew:  cfg.NoRenew,
 		MaxHold:  cfg.MaxHold,
+		Classify: d.Classify,
 	}, cfg.Wait, backend[Tx]{l})
 	l.keeper = l.leaser.Keeper
 	return l, nil
@@ -208,7 +209,7 @@ func (b backend[Tx]) Unclaim(ctx context.Context, g exclusive.Grant) error {
 }
 
 func (b backend[Tx]) end(ctx context.Context, g exclusive.Grant, how ending) error {
-	var ok, found, unanswered bool
+	var ok, found bool
 	var row leaseRow
 	err := db.Retry(ctx, b.server.DB, func(ctx context.Context) error {
 		d, err := b.server.OwnSQL(ctx)
@@ -219,7 +220,6 @@ func (b backend[Tx]) end(ctx context.Context, g exclusive.Grant, how ending) err
 		if err == nil && !ok {
 			row, found, err = d.lease(ctx, b.server.DB, g.Key, false)
 		}
-		unanswered = unanswered || db.MayHaveRun(b.server.DB, err)
 		return err
 	})
 	switch {
@@ -227,9 +227,9 @@ func (b backend[Tx]) end(ctx context.Context, g exclusive.Grant, how ending) err
 		return b.server.Fail(ctx, "release", g.Key, err)
 	case ok:
 		return nil
-	// This release ran before and its answer was lost: the row shows it, or
-	// somebody has the key already, which nobody could before the lease's end.
-	case found && row.id == g.ID && row.ended(), unanswered && row.id != g.ID && time.Now().Before(g.Expires):
+	// This release ran before and its answer was lost. If somebody else has the key
+	// by now, nothing shows that.
+	case found && row.id == g.ID && row.ended():
 		return nil
 	}
 	return stale("release", g, row, found)
@@ -250,7 +250,7 @@ func stale(op string, g exclusive.Grant, row leaseRow, found bool) error {
 	case row.id == g.ID:
 		e.Hint = "the lease ran out before this; nobody has taken it over yet"
 	case op == "release":
-		e.Hint, e.Holder = "the lease ran out and was taken over", row.who()
+		e.Hint, e.Holder = "somebody else has the key: the lease ran out, an operator freed it, or this release was sent before and got no answer", row.who()
 	default:
 		e.Kind, e.Holder = exclusive.ErrFenced, row.who()
 	}

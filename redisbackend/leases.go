@@ -41,6 +41,7 @@ func New(client redis.UniversalClient, cfg Config) (*Leases, error) {
 		TTL:      cfg.TTL,
 		NoRenew:  cfg.NoRenew,
 		MaxHold:  cfg.MaxHold,
+		Classify: classifier{}.Classify,
 	}, cfg.Wait, store{l})
 	l.wakes = newWakeups(client, l.leaser.Queue.Wake)
 	return l, nil

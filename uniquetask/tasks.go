@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -57,6 +58,7 @@ func New[Tx any](d db.DB[Tx], cfg Config) (*Tasks[Tx], error) {
 		TTL:      cfg.TTL,
 		NoRenew:  cfg.NoRenew,
 		MaxHold:  cfg.MaxHold,
+		Classify: d.Classify,
 	}, cfg.Wait, store[Tx]{t})
 	return t, nil
 }
@@ -83,7 +85,8 @@ func (t *Tasks[Tx]) Close() error {
 // is refused Do returns ErrFenced (somebody has taken the run over) or ErrLost; if
 // it cannot be recorded ErrOutcomeUnknown: the work has run, and may run again. It
 // is tried for as long as the lease lasts, at least for 5 s, after which the end of
-// ctx ends it. If work returns an error, panics or calls runtime.Goexit, the attempt has failed.
+// ctx ends it: the try that is under way has up to 5 s, and the error matches that of
+// ctx too. If work returns an error, panics or calls runtime.Goexit, the attempt has failed.
 func (t *Tasks[Tx]) Do(ctx context.Context, key string, work exclusive.Work) error {
 	return run.Do(ctx, t.observed, key, work, func(ctx context.Context) (*run.Claim, error) {
 		h, err := t.leaser.Claim(ctx, key)
@@ -189,7 +192,7 @@ func (t *Tasks[Tx]) end(ctx context.Context, op string, g exclusive.Grant, state
 	if err != nil {
 		return t.server.Fail(ctx, op, g.Key, err)
 	}
-	if found && r.id == g.ID && r.state == string(state) {
+	if found && (r.id == g.ID && r.state == string(state) || r.id != g.ID && r.was(g.Token, state)) {
 		return nil // this ran before and its answer was lost
 	}
 	e := stale(op, g, r, found)
@@ -215,6 +218,12 @@ func stale(op string, g exclusive.Grant, r row, found bool) *exclusive.Error {
 		e.Kind, e.Holder, e.Hint = exclusive.ErrFenced, r.who(), "the run was taken over"
 	}
 	return e
+}
+
+// was reports whether the attempt with this token has ended in state, and others came
+// after it.
+func (t *row) was(token int64, state State) bool {
+	return slices.ContainsFunc(parseHistory(t.history), func(a Attempt) bool { return a.Token == token && a.State == state })
 }
 
 // who describes the row's holder, or is nil if nobody works on it.

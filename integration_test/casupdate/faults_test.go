@@ -718,41 +718,113 @@ func testClaimWithoutAnswerThenRefused[Tx any](t *testing.T, target *matrix.Targ
 	eventually(t, target, "k", "PENDING")
 }
 
-// Without a GrantColumn nobody can tell whose row it is that is given back. So one
-// that got no answer is not given back again: somebody else may have it by now.
-func TestNotGivenBackTwice(t *testing.T) {
-	matrix.Drivers(t, testNotGivenBackTwice, testNotGivenBackTwice, "postgres", "mysql", "mariadb")
+// Without a GrantColumn nobody can tell whose row it is that is given back, or done. So
+// what got no answer is not sent again: somebody else may have the row by now.
+func TestNotEndedTwice(t *testing.T) {
+	matrix.Drivers(t, testNotEndedTwice, testNotEndedTwice, "postgres", "mysql", "mariadb")
 }
 
-func testNotGivenBackTwice[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+func testNotEndedTwice[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	setUp(t, target)
+	const mark = "by the first holder"
+	for what, work := range map[string]exclusive.Work{"finish": nothing, "give back": failing} {
+		insert(t, target, what)
+		cfg := bare()
+		cfg.OnRevert, cfg.OnDone = casupdate.Set{"note": mark}, casupdate.Set{"note": mark}
+		far, p := through(t, target)
+		x := newTable(t, far, cfg)
+		var sent atomic.Int64
+		begun, taken := make(chan struct{}), make(chan struct{})
+		take := sync.OnceFunc(func() { close(taken) })
+		p.Intercept(func(data []byte) proxy.Verdict {
+			switch {
+			case !proxy.Mentions(data, mark):
+				return proxy.Pass
+			case sent.Add(1) == 1:
+				close(begun)
+				return proxy.Mute
+			}
+			<-taken // one too many arrives when it does harm
+			return proxy.Pass
+		})
+		ended := make(chan error, 1)
+		go func() { ended <- x.Do(t.Context(), what, work) }()
+		select {
+		case <-begun:
+		case err := <-ended:
+			t.Fatalf("%s: %v, and nothing was lost", what, err)
+		}
+		eventually(t, target, what, map[string]string{"finish": "DONE", "give back": "PENDING"}[what])
+		target.MustExec(t, "UPDATE job SET state = 'PENDING', note = NULL WHERE id = ?", what) // an operator wants it again
+		y := newTable(t, target, bare())
+		must(t, what+": the next", y.Do(t.Context(), what, func(ctx context.Context, g exclusive.Grant) error {
+			take()
+			wantErr(t, what, <-ended, map[string]error{"finish": exclusive.ErrOutcomeUnknown, "give back": errBiz}[what])
+			if err := x.Close(); err != nil { // waits for what is being given back
+				return err
+			}
+			return y.Commit(ctx, g, store(target, what, "next"))
+		}))
+		take()
+		wantState(t, target, what, "DONE")
+		wantStored(t, target, what, "next")
+		if n := sent.Load(); n != 1 {
+			t.Errorf("%s: it was sent %d times", what, n)
+		}
+	}
+}
+
+// A row that was set back while the server was silent was lost: Do does not return nil
+// for what the next one does again.
+func TestSetBackDuringASilence(t *testing.T) {
+	matrix.Drivers(t, testSetBackDuringASilence, testSetBackDuringASilence, "postgres", "mysql", "mariadb")
+}
+
+func testSetBackDuringASilence[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 	setUp(t, target, "k")
-	const mark = "taken back"
-	cfg := bare()
-	cfg.OnRevert = casupdate.Set{"note": mark}
+	far, p := through(t, target)
+	x := newTable(t, far, leased(time.Hour))
+	var met atomic.Bool
+	wantErr(t, "do", x.Do(t.Context(), "k", func(context.Context, exclusive.Grant) error {
+		p.Intercept(func([]byte) proxy.Verdict {
+			if met.CompareAndSwap(false, true) {
+				return proxy.Swallow
+			}
+			return proxy.Pass
+		})
+		target.MustExec(t, "UPDATE job SET state = 'PENDING' WHERE id = 'k'")
+		return nil
+	}), exclusive.ErrLost)
+	if !met.Load() {
+		t.Error("nothing was lost")
+	}
+	must(t, "the next one", newTable(t, target, leased(time.Hour)).Do(t.Context(), "k", nothing))
+}
+
+// A claim that is given up after Close, without its answer, is given back: nothing
+// else would end it.
+func TestClaimGivenUpAfterClose(t *testing.T) {
+	matrix.Drivers(t, testClaimGivenUpAfterClose, testClaimGivenUpAfterClose, "postgres", "mysql", "mariadb")
+}
+
+func testClaimGivenUpAfterClose[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	setUp(t, target, "k")
+	const holder = "hears nothing"
+	cfg := proving()
+	cfg.Holder = holder
 	far, p := through(t, target)
 	x := newTable(t, far, cfg)
-	var sent atomic.Int64
-	taken := make(chan struct{})
-	take := sync.OnceFunc(func() { close(taken) })
-	defer take()
-	p.Intercept(func(data []byte) proxy.Verdict {
-		switch {
-		case !proxy.Mentions(data, mark):
-			return proxy.Pass
-		case sent.Add(1) == 1:
-			return proxy.Mute
-		}
-		<-taken // one too many arrives when it does harm
-		return proxy.Pass
-	})
-	wantErr(t, "work that fails", x.Do(t.Context(), "k", failing), errBiz)
-	eventually(t, target, "k", "PENDING")
-	must(t, "the next", newTable(t, target, bare()).Do(t.Context(), "k", func(context.Context, exclusive.Grant) error {
-		take()
-		return x.Close() // waits for what is being given back
-	}))
-	wantState(t, target, "k", "DONE")
-	if n := sent.Load(); n != 1 {
-		t.Errorf("the row was given back %d times", n)
+	met := first(p, holder, proxy.Mute)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- x.Do(ctx, "k", nothing) }()
+	eventually(t, target, "k", "PROCESSING")
+	must(t, "close", x.Close())
+	cancel()
+	wantErr(t, "a claim that is given up", <-ended, context.Canceled)
+	if !met() {
+		t.Error("nothing was lost")
 	}
+	wantState(t, target, "k", "PENDING")
 }

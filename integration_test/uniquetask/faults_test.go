@@ -887,3 +887,77 @@ func testDoneWhenTheServerIsBack[Tx any](t *testing.T, target *matrix.Target[Tx]
 		t.Errorf("the result is %q", o.Result)
 	}
 }
+
+// A run that an operator has released while the server was silent was lost: Do does
+// not return nil for what the next one does again.
+func TestReleasedDuringASilence(t *testing.T) {
+	matrix.Drivers(t, testReleasedDuringASilence, testReleasedDuringASilence, "postgres", "mysql", "mariadb")
+}
+
+func testReleasedDuringASilence[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	setUp(t, target)
+	far, p := through(t, target)
+	x := newTasks(t, far, uniquetask.Config{TTL: time.Hour})
+	other := newTasks(t, target, uniquetask.Config{})
+	var met atomic.Bool
+	err := x.Do(t.Context(), "r", func(context.Context, exclusive.Grant) error {
+		p.Intercept(func([]byte) proxy.Verdict {
+			if met.CompareAndSwap(false, true) {
+				return proxy.Swallow
+			}
+			return proxy.Pass
+		})
+		return other.Release(t.Context(), "r")
+	})
+	wantErr(t, "do", err, exclusive.ErrLost)
+	if !met.Load() {
+		t.Error("nothing was lost")
+	}
+	must(t, "the next one", other.Do(t.Context(), "r", nothing))
+}
+
+// A failure that was recorded without its answer is no loss, although the next
+// attempt is under way when it is sent again.
+func TestFailedWithoutAnswer(t *testing.T) {
+	matrix.Drivers(t, testFailedWithoutAnswer, testFailedWithoutAnswer, "postgres", "mysql", "mariadb")
+}
+
+func testFailedWithoutAnswer[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	setUp(t, target)
+	far, p := through(t, target)
+	cfg := uniquetask.Config{TTL: time.Hour}
+	x, other := newTasks(t, far, cfg), newTasks(t, target, cfg)
+	next := make(chan struct{})
+	over := make(chan error, 1)
+	defer func() { must(t, "the next attempt", <-over) }()
+	defer close(next)
+	var sent atomic.Int64
+	err := x.Do(t.Context(), "r", func(context.Context, exclusive.Grant) error {
+		p.Intercept(func(data []byte) proxy.Verdict {
+			if !proxy.Mentions(data, errBusiness.Error()) {
+				return proxy.Pass
+			}
+			if sent.Add(1) == 1 {
+				return proxy.CutAfter
+			}
+			begun := make(chan struct{})
+			go func() {
+				over <- other.Do(t.Context(), "r", func(context.Context, exclusive.Grant) error {
+					close(begun)
+					<-next
+					return nil
+				})
+			}()
+			<-begun
+			return proxy.Pass
+		})
+		return errBusiness
+	})
+	wantErr(t, "do", err, errBusiness)
+	if errors.Is(err, exclusive.ErrLost) {
+		t.Errorf("it is told as a loss: %v", err)
+	}
+	if n := sent.Load(); n != 2 {
+		t.Errorf("the failure was sent %d times", n)
+	}
+}

@@ -50,12 +50,11 @@ func (k *Keeper) patience(ctx context.Context) (context.Context, context.CancelF
 	return ctx, func() { stop(); cancel() }
 }
 
-// insist calls giveBack until it is answered, while the server is away or silent,
-// or until ctx ends.
+// insist calls giveBack while the server is away or silent, or until ctx ends.
 func (k *Keeper) insist(ctx context.Context, giveBack func(context.Context) error) error {
 	for pause := givingMinPause; ; pause = min(2*pause, givingMaxPause) {
-		err := k.inTurn(ctx, giveBack)
-		if answered(err) {
+		err, again := k.inTurn(ctx, giveBack)
+		if !again {
 			return err
 		}
 		nap := time.NewTimer(pause/2 + rand.N(pause/2))
@@ -68,33 +67,48 @@ func (k *Keeper) insist(ctx context.Context, giveBack func(context.Context) erro
 	}
 }
 
-// inTurn calls giveBack when it is this one's turn.
-func (k *Keeper) inTurn(ctx context.Context, giveBack func(context.Context) error) error {
+// inTurn calls giveBack when it is this one's turn. It reports whether another call
+// may help.
+func (k *Keeper) inTurn(ctx context.Context, giveBack func(context.Context) error) (err error, again bool) {
 	select {
 	case k.giving <- struct{}{}:
 		defer func() { <-k.giving }()
 	case <-ctx.Done():
-		return db.CtxError(ctx, "release", "", nil)
+		return db.CtxError(ctx, "release", "", nil), true
 	}
 	ctx, cancel := context.WithTimeout(db.Patient(ctx), run.EndWait)
 	defer cancel()
-	return giveBack(ctx)
+	err = giveBack(ctx)
+	return err, !answered(err) && (db.Over(ctx) != nil || k.passes(err))
+}
+
+// passes reports whether err comes of something that passes by itself, and not of a
+// mistake that somebody must mend.
+func (k *Keeper) passes(err error) bool {
+	classify := k.cfg.Classify
+	if classify == nil {
+		classify = db.Network
+	}
+	switch classify(err) {
+	case db.Conflict, db.Locked, db.Timeout, db.Disconnected, db.Unreachable, db.ReadOnly:
+		return true
+	}
+	return false
 }
 
 // Abandon gives back, in the background, what an acquire may have got whose
 // answer was lost: otherwise the key would be held by nobody until the lease
 // runs out. It does so twice: the acquire may reach the server late.
 //
-// An answer is often lost because the server goes away, so it is patient.
+// An answer is often lost because the server goes away, so it is patient. After
+// Close there is no background, so the caller waits, up to run.EndWait.
 func (l *Leaser) Abandon(key, id string) {
 	k, giveBack := l.Keeper, l.store.Release
 	if s, ok := l.store.(Counter); ok {
 		giveBack = s.Unclaim
 	}
 	once := func(ctx context.Context) error { return giveBack(ctx, exclusive.Grant{Key: key, ID: id}) }
-	k.Go(func() {
-		ctx, cancel := k.patience(context.Background())
-		defer cancel()
+	twice := func(ctx context.Context) {
 		if k.insist(ctx, once) != nil && ctx.Err() != nil {
 			return
 		}
@@ -105,5 +119,14 @@ func (l *Leaser) Abandon(key, id string) {
 		case <-k.ctx.Done():
 		}
 		_ = k.insist(ctx, once)
-	})
+	}
+	if !k.background(func() {
+		ctx, cancel := k.patience(context.Background())
+		defer cancel()
+		twice(ctx)
+	}) {
+		ctx, cancel := run.Detach(context.Background())
+		defer cancel()
+		twice(ctx)
+	}
 }

@@ -3,16 +3,20 @@ package lease_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/exclusive-go/exclusive"
+	"github.com/exclusive-go/exclusive/internal/db"
 	"github.com/exclusive-go/exclusive/internal/lease"
 	"github.com/exclusive-go/exclusive/internal/run"
 )
 
-var errAway = errors.New("connection refused")
+var errAway = fmt.Errorf("away: %w", syscall.ECONNREFUSED)
 
 // silence is a backend that answers no release before it is back, however long that
 // takes, unless it refuses meanwhile.
@@ -138,9 +142,9 @@ func TestReleaseOfALostLeaseWithoutTime(t *testing.T) {
 	})
 }
 
-// A release that got through without its answer is no loss when it is sent again,
-// although somebody else has the key by now.
-func TestReleaseSentAgainIsNoLoss(t *testing.T) {
+// A release that is sent again means what the backend says of it: by the time alone
+// nobody can tell one that got through from a key that an operator took away.
+func TestReleaseSentAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &silence{back: time.Now().Add(time.Second), held: map[string]bool{"a": true}}
 		k := lease.NewKeeper(lease.Config{TTL: ttl}, s)
@@ -152,10 +156,105 @@ func TestReleaseSentAgainIsNoLoss(t *testing.T) {
 			t.Errorf("release: %v", err)
 		}
 		s.set(func(*store) { delete(s.held, "a") })
-		if err := h.Release(t.Context()); err != nil {
+		if err := h.Release(t.Context()); !errors.Is(err, exclusive.ErrLost) {
 			t.Errorf("it is told as %v", err)
 		}
 	})
+}
+
+// Where nobody can tell whose key a release gives back it is sent once: not in the
+// background, and not by another call.
+func TestReleaseSentOnce(t *testing.T) {
+	for name, left := range map[string]time.Duration{"ended before": 0, "ends before the answer": time.Second} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &silence{back: time.Now().Add(3 * run.EndWait), held: map[string]bool{"a": true}}
+				k := lease.NewKeeper(lease.Config{SendOnce: true}, s)
+				h := hold(t, k, "a")
+				ctx, cancel := context.WithTimeout(t.Context(), left)
+				defer cancel()
+				err := h.Release(ctx)
+				if !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("release: %v", err)
+				}
+				time.Sleep(4 * run.EndWait)
+				if again := h.Release(t.Context()); again != err {
+					t.Errorf("another one: %v; want what the first has told: %v", again, err)
+				}
+				k.Close()
+				if n := s.times(); n != 1 || !s.has("a") {
+					t.Errorf("it was sent %d times", n)
+				}
+			})
+		})
+	}
+}
+
+// Two releases at the same time are one in the background, and whoever asks later
+// is told what came of it.
+func TestReleasesAtTheSameTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &silence{back: time.Now().Add(time.Second), held: map[string]bool{"a": true}}
+		k := lease.NewKeeper(lease.Config{TTL: ttl}, s)
+		defer k.Close()
+		h := hold(t, k, "a")
+		var both sync.WaitGroup
+		for i := range 2 {
+			both.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i+1)*time.Millisecond)
+				defer cancel()
+				if err := h.Release(ctx); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("release: %v", err)
+				}
+			})
+		}
+		both.Wait()
+		if err := h.Release(t.Context()); err != nil {
+			t.Errorf("one that waits: %v", err)
+		}
+		if n := s.times(); n != 3 {
+			t.Errorf("it was sent %d times; want once by each and once in the background", n)
+		}
+	})
+}
+
+// What somebody must mend is not sent again and again.
+func TestFinalErrorsAreNotRepeated(t *testing.T) {
+	for class, again := range map[db.Class]bool{
+		db.Schema: false, db.Denied: false, db.Data: false, db.Syntax: false, db.Other: false,
+		db.Conflict: true, db.Locked: true, db.Timeout: true, db.Disconnected: true, db.Unreachable: true, db.ReadOnly: true,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &silence{back: time.Now().Add(time.Minute), refuses: true, held: map[string]bool{"a": true}}
+			k := lease.NewKeeper(lease.Config{TTL: 2 * time.Minute, NoRenew: true, Classify: func(error) db.Class { return class }}, s)
+			defer k.Close()
+			h := hold(t, k, "a")
+			ended, cancel := context.WithCancel(t.Context())
+			cancel()
+			_ = h.Release(ended)
+			time.Sleep(90 * time.Second)
+			if n := s.times(); n > 1 != again || s.has("a") == again {
+				t.Errorf("class %d: it was sent %d times; it is held: %v", class, n, s.has("a"))
+			}
+		})
+	}
+}
+
+// What a claim may have got that is given up after Close is given back before the
+// claim returns.
+func TestAbandonAfterClose(t *testing.T) {
+	for away, want := range map[time.Duration]time.Duration{time.Second: time.Second, time.Hour: run.EndWait} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &silentStore{silence{back: time.Now().Add(away), held: map[string]bool{"a": true}}}
+			l := lease.NewLeaser(lease.Config{}, 0, s)
+			l.Keeper.Close()
+			began := time.Now()
+			l.Abandon("k", "a")
+			if took := time.Since(began); took != want || s.has("a") != (away > want) {
+				t.Errorf("after %v it is held: %v", took, s.has("a"))
+			}
+		})
+	}
 }
 
 // The lease's own context ends with the release, and does not keep it from its answer.

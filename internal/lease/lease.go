@@ -54,8 +54,11 @@ type Config struct {
 	NoRenew bool
 	MaxHold time.Duration // 0 = no limit
 	// SendOnce says that the backend does not know a release again that has run
-	// before: after one without an answer nothing goes on in the background.
+	// before: the next holder's key would be given back. So there is one call of it
+	// for each lease, and none in the background.
 	SendOnce bool
+	// Classify says what an error of the backend means; nil is db.Network.
+	Classify func(error) db.Class
 	// Freed is called with a key that has been given back. It may be nil.
 	Freed func(key string)
 }
@@ -150,6 +153,7 @@ type Held struct {
 	lastErr   error         // of the last renewal, for the message of a loss
 	later     chan struct{} // closed when a release in the background has ended; nil if there is none
 	laterErr  error         // what came of it
+	onceErr   error         // with SendOnce, of the release that is not repeated
 }
 
 // Hold keeps g alive. parent is the context that work's is derived from; when
@@ -184,13 +188,16 @@ func (k *Keeper) Find(id string) (*Held, bool) {
 	return h, ok
 }
 
-// Go runs f as one of the keeper's goroutines, unless the keeper is closed.
-func (k *Keeper) Go(f func()) {
+// background runs f as one of the keeper's goroutines. It reports false, and does
+// nothing, if the keeper is closed.
+func (k *Keeper) background(f func()) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !k.closed {
-		k.work.Go(f)
+	if k.closed {
+		return false
 	}
+	k.work.Go(f)
+	return true
 }
 
 // Close stops renewing and waits for the keeper's goroutines. What they have to give
@@ -428,9 +435,16 @@ func (h *Held) ReleaseWith(ctx context.Context, release func(context.Context, ex
 	case before == locked:
 		k.mu.Unlock()
 		return &exclusive.Error{Op: "release", Key: g.Key, Kind: exclusive.ErrInvalid, Hint: "a Commit of this lease is under way"}
+	case h.onceErr != nil:
+		err := h.onceErr
+		k.mu.Unlock()
+		return err
 	case before == held:
 		h.state = unreleased
 		h.timer.Stop()
+	}
+	if k.cfg.SendOnce {
+		h.onceErr = &exclusive.Error{Op: "release", Key: g.Key, Kind: exclusive.ErrInvalid, Hint: "a release of this lease is under way, and is not sent twice"}
 	}
 	delete(k.held, g.ID)
 	k.mu.Unlock()
@@ -457,7 +471,7 @@ func (h *Held) ReleaseWith(ctx context.Context, release func(context.Context, ex
 		return err
 	}
 	err := r.now(ctx)
-	if !answered(err) && db.Over(ctx) != nil && !k.cfg.SendOnce && r.later(ctx) {
+	if !answered(err) && db.Over(ctx) != nil && r.later(ctx) {
 		return goesOn(err)
 	}
 	return err
@@ -472,7 +486,9 @@ func (h *Held) await(ctx context.Context, later chan struct{}) error {
 	}
 	h.keeper.mu.Lock()
 	defer h.keeper.mu.Unlock()
-	h.later = nil
+	if h.later == later { // others may have waited too, and one has begun since
+		h.later = nil
+	}
 	return h.laterErr
 }
 
@@ -496,7 +512,6 @@ type releasing struct {
 	before  state
 	grant   exclusive.Grant
 	release func(context.Context, exclusive.Grant) error
-	silent  bool // one that was sent has got no answer
 }
 
 // now releases while ctx lasts.
@@ -504,14 +519,18 @@ func (r *releasing) now(ctx context.Context) error {
 	return r.observed(ctx, r.once)
 }
 
-// later goes on when ctx has ended, in the background. It reports false, and does
-// nothing, if the keeper is closed.
+// later goes on when ctx has ended, in the background, unless another release of
+// the lease does. It reports false, and does nothing, if the keeper is closed, or
+// releases are sent once.
 func (r *releasing) later(ctx context.Context) bool {
 	h, k := r.h, r.h.keeper
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.closed {
+	switch {
+	case k.closed || k.cfg.SendOnce:
 		return false
+	case h.later != nil:
+		return true
 	}
 	ended := make(chan struct{})
 	h.later = ended
@@ -542,12 +561,7 @@ func (r *releasing) once(ctx context.Context) error {
 		case <-ctx.Done():
 		}
 	}
-	err := r.release(ctx, r.grant)
-	if r.silent && r.before == held && errors.Is(err, exclusive.ErrLost) && time.Now().Before(r.grant.Expires) {
-		err = nil // nobody else could have had the key so early: that one got through
-	}
-	r.silent = r.silent || !answered(err)
-	return err
+	return r.release(ctx, r.grant)
 }
 
 // observed tells of the release that f is, and says what it means.
@@ -557,6 +571,11 @@ func (r *releasing) observed(ctx context.Context, f func(context.Context) error)
 	err := f(ctx)
 	end(g, err)
 	if !answered(err) {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if k.cfg.SendOnce {
+			h.onceErr = err
+		}
 		return err // may be called again
 	}
 	k.mu.Lock()
