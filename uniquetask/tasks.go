@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -192,7 +191,7 @@ func (t *Tasks[Tx]) end(ctx context.Context, op string, g exclusive.Grant, state
 	if err != nil {
 		return t.server.Fail(ctx, op, g.Key, err)
 	}
-	if found && (r.id == g.ID && r.state == string(state) || r.id != g.ID && r.was(g.Token, state)) {
+	if found && r.id == g.ID && r.state == string(state) {
 		return nil // this ran before and its answer was lost
 	}
 	e := stale(op, g, r, found)
@@ -218,12 +217,6 @@ func stale(op string, g exclusive.Grant, r row, found bool) *exclusive.Error {
 		e.Kind, e.Holder, e.Hint = exclusive.ErrFenced, r.who(), "the run was taken over"
 	}
 	return e
-}
-
-// was reports whether the attempt with this token has ended in state, and others came
-// after it.
-func (t *row) was(token int64, state State) bool {
-	return slices.ContainsFunc(parseHistory(t.history), func(a Attempt) bool { return a.Token == token && a.State == state })
 }
 
 // who describes the row's holder, or is nil if nobody works on it.
