@@ -62,8 +62,8 @@ func (l *Lease) Renew(ctx context.Context) error { return l.holding.Renew(ctx) }
 
 // Release gives the key back. ErrLost says that the lease had ended before: somebody
 // else may have worked on the key meanwhile. It may also be told when Release had to be
-// sent again and somebody else has the key by then, on fencing and redisbackend: whether
-// it was the first one that freed the key is not known. A second Release is ErrLost too; one
+// sent again and somebody else has the key by then, in the background or on redisbackend:
+// whether it was the first one that freed the key is not known. A second Release is ErrLost too; one
 // after a Commit has nothing to do, and is nil. If Release fails otherwise, the key
 // is free at the latest when the lease runs out.
 //

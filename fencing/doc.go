@@ -47,8 +47,8 @@
 //	acquire gets no answer          retried under the same grant id, else given back, and is no attempt
 //	ctx ends before a release       that goes on in the background; so does one that is
 //	  has an answer                 given back after an acquire, while the server is away
-//	a release gets no answer        retried; ErrLost if somebody else has the key by then, since
-//	                                an operator may have freed it
+//	a release gets no answer        retried; ErrLost if somebody else has had the key for longer
+//	                                than that, or it went on in the background
 //	the answer comes too late       ErrUnavailable if the lease was over by then; no work runs
 //	the sequence went back          the key's token still rises; see Advance
 //	the lease table was restored    a guard on another database refuses; Advance mends it

@@ -209,8 +209,10 @@ func (b backend[Tx]) Unclaim(ctx context.Context, g exclusive.Grant) error {
 }
 
 func (b backend[Tx]) end(ctx context.Context, g exclusive.Grant, how ending) error {
-	var ok, found bool
+	var ok, found, unanswered bool
 	var row leaseRow
+	var since time.Duration // the first was sent, when the row was asked for
+	began := time.Now()
 	err := db.Retry(ctx, b.server.DB, func(ctx context.Context) error {
 		d, err := b.server.OwnSQL(ctx)
 		if err != nil {
@@ -218,8 +220,10 @@ func (b backend[Tx]) end(ctx context.Context, g exclusive.Grant, how ending) err
 		}
 		ok, err = d.finish(ctx, b.server.DB, g, how)
 		if err == nil && !ok {
+			since = time.Since(began)
 			row, found, err = d.lease(ctx, b.server.DB, g.Key, false)
 		}
+		unanswered = unanswered || db.MayHaveRun(b.server.DB, err)
 		return err
 	})
 	switch {
@@ -227,9 +231,11 @@ func (b backend[Tx]) end(ctx context.Context, g exclusive.Grant, how ending) err
 		return b.server.Fail(ctx, "release", g.Key, err)
 	case ok:
 		return nil
-	// This release ran before and its answer was lost. If somebody else has the key
-	// by now, nothing shows that.
-	case found && row.id == g.ID && row.ended():
+	// This release ran before and its answer was lost: the row shows it, or somebody
+	// else has got the key since it was first sent. Before that nobody had, so even if
+	// it was an operator who freed it the grant has lasted until its holder was done.
+	case found && row.id == g.ID && row.ended(),
+		unanswered && found && row.id != g.ID && row.now-row.acquired < since.Microseconds():
 		return nil
 	}
 	return stale("release", g, row, found)
