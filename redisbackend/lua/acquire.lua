@@ -27,8 +27,7 @@ end
 
 -- This grant has had the key, and given it back or lost it to an operator: a late
 -- copy of this script must not revive it.
-local ended = redis.call('HMGET', counter, 'done', 'freed')
-if ended[1] == id or ended[2] == id then
+if redis.call('HGET', counter, 'done') == id or redis.call('HGET', counter, 'freed') == id then
   return {3}
 end
 
