@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -26,7 +27,12 @@ import (
 	"github.com/exclusive-go/exclusive/redisbackend"
 )
 
-func TestMain(m *testing.M) { strategies.Main(m) }
+// buildFolder is where the command is, once it has been built.
+var buildFolder string
+
+func TestMain(m *testing.M) {
+	strategies.Main(m, func() error { return os.RemoveAll(buildFolder) })
+}
 
 // patience is how long something may take that happens at once on a machine
 // with nothing else to do. Leases that must not run out by themselves are longer.

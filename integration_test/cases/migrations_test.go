@@ -295,17 +295,29 @@ func testSearchPath[Tx any](t *testing.T, target *matrix.Target[Tx], exclusively
 // command is the built command.
 type command string
 
-// buildCommand builds it as users do, from its own module.
+// buildCommand builds it as users do, from its own module, for the first test that
+// asks: several builds side by side would all compile the same, each with its memory.
 func buildCommand(t *testing.T) command {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "exclusive")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", path, "./cmd/exclusive")
-	build.Dir = filepath.Join("..", "..")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build the command: %v: %s", err, out)
+	path, err := built()
+	if err != nil {
+		t.Fatalf("build the command: %v", err)
 	}
 	return command(path)
 }
+
+var built = sync.OnceValues(func() (path string, err error) {
+	if buildFolder, err = os.MkdirTemp("", "exclusive-command-"); err != nil {
+		return "", err
+	}
+	path = filepath.Join(buildFolder, "exclusive")
+	build := exec.Command("go", "build", "-o", path, "./cmd/exclusive")
+	build.Dir = filepath.Join("..", "..")
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w: %s", err, out)
+	}
+	return path, nil
+})
 
 // commandDSN is the target as the command names it.
 func commandDSN[Tx any](t *testing.T, target *matrix.Target[Tx]) string {

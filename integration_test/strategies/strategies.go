@@ -107,8 +107,8 @@ func each[Tx any](test func(*testing.T, *matrix.Target[Tx], Strategy[Tx]), share
 
 // Main is a TestMain that lets more tests run at the same time than there are
 // processors: these wait for leases and servers most of the time. In the end,
-// when all is closed, no goroutine may be left.
-func Main(m *testing.M) {
+// when all is closed, no goroutine may be left. Then ends are called.
+func Main(m *testing.M, ends ...func() error) {
 	flag.Parse()
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
@@ -126,6 +126,12 @@ func Main(m *testing.M) {
 	if err := goleak.Find(); err != nil && !strings.Contains(err.Error(), "integration_test/servers.") {
 		fmt.Fprintln(os.Stderr, err)
 		code = max(code, 1)
+	}
+	for _, end := range ends {
+		if err := end(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = max(code, 1)
+		}
 	}
 	os.Exit(code)
 }
