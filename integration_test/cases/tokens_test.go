@@ -376,6 +376,7 @@ func playGap[Tx any](t *testing.T, target *matrix.Target[Tx], key string, check 
 		return r.Query(ctx, target.Bind("SELECT x FROM result WHERE name = ? AND x < ?"), []any{key, token}, func(db.Scan) error { return nil })
 	}
 	var wg sync.WaitGroup
+	defer wg.Wait()
 	newer := make(chan struct{})
 	older := inTx(t.Context(), target, func(ctx context.Context, tx Tx) error {
 		if err := prove(ctx, tx, 5); err != nil {
