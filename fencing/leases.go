@@ -163,7 +163,7 @@ func (b backend[Tx]) Acquire(ctx context.Context, key, id string, waiting bool) 
 			return got.won || got.row.live() || got.row.id == id || waiting, err
 		})
 	})
-	if unanswered && !got.won {
+	if unanswered && (err != nil || !got.won) { // MariaDB tells the row before it commits
 		b.leaser.Abandon(key, id)
 	}
 	if err != nil {

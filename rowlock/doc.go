@@ -31,8 +31,9 @@
 //     one only.
 //   - The lock is not reentrant: Do inside the work of the same key gets ErrHeld.
 //   - A cluster with several writable nodes (Galera, group replication) locks
-//     rows on one node only, and finds conflicts at COMMIT: two works may run,
-//     one of them gets ErrConflict or ErrLost.
+//     rows on one node only: two nodes let two works in under one key, and both
+//     can COMMIT unless they have written the same row at the same time. Let all
+//     who share keys use one node.
 //
 // # Modes
 //

@@ -308,7 +308,7 @@ func (s store[Tx]) Acquire(ctx context.Context, key, id string, waiting bool) (g
 			return got.won || s.cfg.refused(key, got.row) != nil || waiting, err
 		})
 	})
-	if unanswered && !got.won {
+	if unanswered && (err != nil || !got.won) { // MariaDB tells the row before it commits
 		s.leaser.Abandon(key, id)
 	}
 	if err != nil {

@@ -38,6 +38,7 @@ type DB struct {
 	runner
 	pool    *sql.DB
 	dialect atomic.Uint32 // a db.Dialect; 0 until the server has told
+	galera  atomic.Bool   // the server is a node of a Galera cluster
 }
 
 var _ db.DB[*sql.Tx] = (*DB)(nil)
@@ -70,11 +71,17 @@ func (d *DB) Dialect(ctx context.Context, via db.Runner) (db.Dialect, error) {
 	if version == "" {
 		return 0, errors.New("the server does not say what it is")
 	}
-	// MariaDB before 11.1 has another name for the variable.
-	level := ""
-	err = via.Query(ctx, "SHOW SESSION VARIABLES WHERE Variable_name IN ('transaction_isolation', 'tx_isolation')", nil, func(scan db.Scan) error {
-		var name string
-		return scan(&name, &level)
+	// MariaDB before 11.1 has another name for the isolation level.
+	level, galera := "", false
+	err = via.Query(ctx, "SHOW SESSION VARIABLES WHERE Variable_name IN ('transaction_isolation', 'tx_isolation', 'wsrep_on')", nil, func(scan db.Scan) error {
+		var name, value string
+		err := scan(&name, &value)
+		if name == "wsrep_on" {
+			galera = value == "ON"
+		} else {
+			level = value
+		}
+		return err
 	})
 	if err != nil {
 		return 0, fmt.Errorf("ask the server for its isolation level: %w", err)
@@ -87,9 +94,43 @@ func (d *DB) Dialect(ctx context.Context, via db.Runner) (db.Dialect, error) {
 	if strings.Contains(strings.ToLower(version), "mariadb") {
 		dialect = db.MariaDB
 	}
+	d.galera.Store(galera)
 	d.dialect.Store(uint32(dialect))
 	return dialect, nil
 }
+
+// Query calls each once per row. On Galera a statement that stores rows and returns
+// them runs in a transaction of its own: when such a statement commits by itself and
+// another node comes first, the server runs it again, sends the rows of both times,
+// and then no end of them, for which the driver waits for ever (seen with MariaDB
+// 10.11.19). COMMIT fails like any other statement then.
+func (d *DB) Query(ctx context.Context, query string, args []any, each func(db.Scan) error) error {
+	if !d.galera.Load() || !strings.Contains(query, "RETURNING ") {
+		return d.runner.Query(ctx, query, args, each)
+	}
+	tx, err := d.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	if err := (runner{tx}).Query(ctx, query, args, each); err != nil {
+		_ = d.Rollback(tx)
+		return err
+	}
+	if err := d.Commit(ctx, tx); err != nil {
+		return unanswered{err}
+	}
+	return nil
+}
+
+// unanswered is the error of a COMMIT that is a part of one statement: for its caller
+// a statement may have run, and there is no transaction whose outcome is unknown.
+type unanswered struct{ error }
+
+func (e unanswered) Is(target error) bool {
+	return target != db.ErrCommitUnknown && errors.Is(e.error, target)
+}
+
+func (e unanswered) As(target any) bool { return errors.As(e.error, target) }
 
 // MaxConns returns the limit of the pool, 0 if it has none.
 func (d *DB) MaxConns() int { return d.pool.Stats().MaxOpenConnections }

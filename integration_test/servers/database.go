@@ -108,7 +108,7 @@ func Own(t testing.TB, kind Kind, options ...string) (dsn string) {
 			t.Errorf("ending the %s of this test: %v", kind, err)
 		}
 	})
-	name := "test_" + strings.ToLower(rand.Text()[:16])
+	name := newName()
 	if err := administer(server, createDatabase, name); err != nil {
 		t.Fatalf("creating a database on %s: %v", kind, err)
 	}
@@ -118,11 +118,14 @@ func Own(t testing.TB, kind Kind, options ...string) (dsn string) {
 	return dsn
 }
 
+// newName is the name of a database that nobody has used.
+func newName() string { return "test_" + strings.ToLower(rand.Text()[:16]) }
+
 // Lasting is Database for several tests: whoever knows the last one calls drop.
 func Lasting(t testing.TB, kind Kind) (dsn string, drop func() error) {
 	t.Helper()
 	server := Shared(t, kind)
-	name := "test_" + strings.ToLower(rand.Text()[:16])
+	name := newName()
 	if err := administer(server, createDatabase, name); err != nil {
 		t.Fatalf("creating a database on %s: %v", kind, err)
 	}

@@ -146,10 +146,10 @@ var mysqlChecks = []Check{
 	},
 	{
 		ID: "galera", Title: "Several servers that take writes", On: family,
-		Why: "Row locks are known to one node only. Two nodes may grant the same key, and at COMMIT one of the two fails (ErrConflict): what is written in the transaction is safe, but work has run twice. A node that lags, or is cut off, answers from old data.",
+		Why: "Of two nodes that write the same row one fails at COMMIT, and begins again or tells ErrConflict. So casupdate, uniquetask and fencing, whose grants are rows that are written, hold there, as does what Commit and Guard protect. Row locks are known to one node only: two nodes let two works in under the same key of rowlock, and both can COMMIT; a Check that only locks its row may pass beside the next holder's. A node that lags, or is cut off, answers from old data.",
 		Outcomes: []Outcome{
 			{Name: "one", Status: OK, When: "no Galera, no Group Replication with several primaries"},
-			{Name: "many", Status: Warn, When: "Galera, or Group Replication in multi-primary mode", Mend: "let all processes that share keys use one node (a proxy with a single writer), and set wsrep_sync_wait = 7 where reads decide"},
+			{Name: "many", Status: Warn, When: "Galera, or Group Replication in multi-primary mode", Mend: "let all processes that use rowlock, or Check in transactions of their own, use one node (a proxy with a single writer); casupdate, uniquetask and fencing may use all. Set wsrep_sync_wait = 7 where reads decide"},
 			{Name: "apart", Status: Fail, When: "a Galera node that is not in step, or outside of the primary component", Mend: "name a node whose wsrep_local_state_comment is Synced in a component that is Primary"},
 		},
 		judge: func(f *Facts) (string, string) {

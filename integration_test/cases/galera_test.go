@@ -1,0 +1,138 @@
+package cases_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/exclusive-go/exclusive"
+	"github.com/exclusive-go/exclusive/exclusivetest"
+	"github.com/exclusive-go/exclusive/integration_test/matrix"
+	"github.com/exclusive-go/exclusive/integration_test/servers"
+	"github.com/exclusive-go/exclusive/integration_test/strategies"
+	"github.com/exclusive-go/exclusive/rowlock"
+)
+
+// On two nodes of a Galera cluster that both take writes, nobody overlaps and no count
+// is lost with any strategy whose grant is a row that is written; a lock of rowlock is
+// known on one node only. In the field two nodes ran the section at once.
+func TestB056_TwoNodes(t *testing.T) {
+	t.Parallel()
+	var nodes [2]*matrix.Target[*sql.Tx]
+	for i, dsn := range servers.Galera(t) {
+		nodes[i] = matrix.OnSQL(t, matrix.Address{Name: "mariadb", DSN: dsn})
+	}
+	code, output := buildCommand(t).run(t, commandDSN(t, nodes[1]), "doctor")
+	if !strings.Contains(output, "Galera with 2 node(s)") || !strings.Contains(output, "rowlock") {
+		t.Errorf("doctor ended with %d, and does not say what holds here: %s", code, output)
+	}
+	for _, s := range strategies.All[*sql.Tx]() {
+		t.Run(s.Name, func(t *testing.T) {
+			place := s.SetUp(t, nodes[0])
+			if s.Table == "rowlock" {
+				overlapOnTwoNodes(t, nodes)
+				return
+			}
+			countOnTwoNodes(t, nodes, place)
+		})
+	}
+}
+
+// countOnTwoNodes reads and writes what it has read plus one, so that whoever is let
+// in beside another is told by a count that is lost. The keys are neighbours: nodes
+// also meet in the gaps between rows, and in what hands out tokens.
+func countOnTwoNodes(t *testing.T, nodes [2]*matrix.Target[*sql.Tx], place *strategies.Place[*sql.Tx]) {
+	type counter struct {
+		key       string
+		inside    atomic.Int32
+		committed atomic.Int64
+	}
+	keys := make([]*counter, 10)
+	for i := range keys {
+		keys[i] = &counter{key: place.MustKey(t)}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*patience)
+	defer cancel()
+	count := func(x exclusive.Transactional[*sql.Tx], k *counter) (did bool, err error) {
+		err = x.Do(ctx, k.key, func(ctx context.Context, g exclusive.Grant) error {
+			if k.inside.Add(1) != 1 {
+				t.Errorf("two at once under %s", k.key)
+			}
+			leave := sync.OnceFunc(func() { k.inside.Add(-1) })
+			defer leave()
+			err := x.Commit(ctx, g, func(ctx context.Context, tx *sql.Tx) error {
+				defer leave() // the key is free before Commit returns
+				var n int64
+				if err := tx.QueryRowContext(ctx, "SELECT n FROM result WHERE name = ?", k.key).Scan(&n); err != nil {
+					return err
+				}
+				_, err := tx.ExecContext(ctx, "UPDATE result SET n = ? WHERE name = ?", n+1, k.key)
+				return err
+			})
+			if err == nil {
+				did = true
+				k.committed.Add(1)
+			}
+			return err
+		})
+		if errors.Is(err, exclusive.ErrDone) {
+			err = place.Reopen(ctx, k.key)
+		}
+		if errors.Is(err, exclusive.ErrHeld) || errors.Is(err, exclusive.ErrConflict) {
+			err = nil
+		}
+		return did, err
+	}
+	var wg sync.WaitGroup
+	for i, node := range nodes {
+		x := place.New(t, node, exclusivetest.Config{Wait: patience})
+		var commits atomic.Int64
+		for range 4 {
+			wg.Go(func() {
+				for commits.Load() < int64(size(1500, 150)) && !t.Failed() {
+					did, err := count(x, keys[rand.N(len(keys))])
+					if err != nil {
+						t.Errorf("node %d: %v", i+1, err)
+					}
+					if did {
+						commits.Add(1)
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+	for _, k := range keys {
+		want := k.committed.Load()
+		for i, node := range nodes {
+			stored := func() int64 { return node.Int(t, "SELECT n FROM result WHERE name = ?", k.key) }
+			// What the other node has committed may not be here yet.
+			await(t, "the other node's writes", func() bool { return stored() >= want || t.Failed() })
+			if n := stored(); n != want {
+				t.Errorf("node %d counts %d of %s after %d commits", i+1, n, k.key, want)
+			}
+		}
+	}
+}
+
+// overlapOnTwoNodes is the twin: why docs and doctor send all users of rowlock to one
+// node.
+func overlapOnTwoNodes(t *testing.T, nodes [2]*matrix.Target[*sql.Tx]) {
+	a, b := locksOn(t, nodes[0], rowlock.Config{}), locksOn(t, nodes[1], rowlock.Config{})
+	must(t, "the key's row", a.Do(t.Context(), "key", nothing))
+	await(t, "the row on the other node", func() bool {
+		return nodes[1].Int(t, "SELECT COUNT(*) FROM exclusive_lock WHERE lock_key = 'key'") == 1
+	})
+	both := false
+	err := a.Do(t.Context(), "key", func(ctx context.Context, _ exclusive.Grant) error {
+		return b.Do(t.Context(), "key", func(context.Context, exclusive.Grant) error { both = true; return nil })
+	})
+	if err != nil || !both {
+		t.Errorf("the second node was kept out (%v): docs and doctor say otherwise", err)
+	}
+}
