@@ -29,7 +29,9 @@ func helpOf(forms string) string {
 variable EXCLUSIVE_DSN, in this order. The last two keep a password out of the
 list of processes. It is one of
 
-  ` + strings.ReplaceAll(forms, "\n", "\n  ")
+  ` + strings.ReplaceAll(forms, "\n", "\n  ") + `
+
+In user and password / ? # % @ are written as %2F %3F %23 %25 %40.`
 }
 
 // durationHelp is for commands with flags that are durations.
@@ -135,6 +137,9 @@ const maxDSN = 64 << 10
 
 // firstLine reads what a file begins with.
 func firstLine(path string) (line string, err error) {
+	if looksLikeDSN(path) {
+		return "", errors.New("this is no name of a file; for the DSN itself there is --dsn, or " + envDSN)
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		return "", err
@@ -149,4 +154,10 @@ func firstLine(path string) (line string, err error) {
 		return "", fmt.Errorf("%s: its first line is empty", path)
 	}
 	return line, nil
+}
+
+// looksLikeDSN reports whether what stands in place of a file may be a DSN, of whatever
+// form, which no message may quote.
+func looksLikeDSN(path string) bool {
+	return strings.Contains(path, "://") || strings.Contains(path, "@") && strings.Contains(path, "(") || strings.Contains(path, "password=")
 }

@@ -140,6 +140,9 @@ func (d demo) run(ctx context.Context, env environment) (err error) {
 	}
 	var page *os.File
 	if d.html != "" { // now, so that a wrong name is not a surprise in the end
+		if looksLikeDSN(d.html) {
+			return usageError("--html: this is no name of a file; for a DSN there is --dsn")
+		}
 		if page, err = os.Create(d.html); err != nil {
 			return usageError("cannot write the picture: %w", err)
 		}

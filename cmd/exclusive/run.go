@@ -175,6 +175,9 @@ func (r *runner) complete(now time.Time) error {
 	if len(r.argv) == 0 {
 		return usageError("the command to run is missing")
 	}
+	if looksLikeDSN(r.argv[0]) {
+		return usageError("where the command to run should be there is a DSN; that comes after --dsn, or is in %s", envDSN)
+	}
 	var periods []string
 	for _, p := range []struct {
 		flag string

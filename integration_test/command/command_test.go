@@ -5,6 +5,7 @@ package command_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -337,6 +338,62 @@ func testInterruptedAtItsEnd(t *testing.T, p *place) {
 }
 
 // What operators see and do. Releasing a key ends the command of its holder.
+// What servers say of a DSN that they refuse is told without what is secret in it,
+// with the next step and the documented exit code.
+func TestRefusedDSN(t *testing.T) { each(t, testRefusedDSN, all...) }
+
+func testRefusedDSN(t *testing.T, p *place) {
+	const secret = "Top!s3cret"
+	wrong := make(map[string]string) // DSNs, and part of what is said
+	if p.name == string(sqlite) {
+		file := filepath.Join(t.TempDir(), "file")
+		if err := os.WriteFile(file, []byte(strings.Repeat("no database\n", 100)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		wrong["sqlite://"+file+"?_pragma=key('"+secret+"')"] = "not a database"
+	} else {
+		u, err := url.Parse(p.dsn)
+		if err != nil {
+			t.Fatal("the DSN of the tests is malformed")
+		}
+		with := func(change func(u *url.URL)) string {
+			other := *u
+			other.User = url.UserPassword("nobody", secret)
+			change(&other)
+			return other.String()
+		}
+		said := map[string]string{
+			"login":     map[string]string{"postgres": "authentication failed", "redis": "WRONGPASS"}[p.name],
+			"parameter": map[string]string{"postgres": "pwd", "redis": "parameters"}[p.name],
+			"tls":       map[string]string{"postgres": "refused TLS", "mariadb": "not support TLS"}[p.name],
+		}
+		wrong[with(func(*url.URL) {})] = cmp.Or(said["login"], "Access denied")
+		wrong[with(func(o *url.URL) { o.User, o.RawQuery = u.User, cmp.Or(u.RawQuery, "x=1")+"&pwd="+secret })] = cmp.Or(said["parameter"], "variable")
+		if p.name != string(servers.Redis) { // it waits for the end of what it takes for a command
+			wrong[with(func(o *url.URL) {
+				o.RawQuery = cmp.Or(map[string]string{"postgres": "sslmode=require"}[p.name], "tls=true")
+			})] = cmp.Or(said["tls"], "tls")
+		}
+	}
+	for dsn, want := range wrong {
+		refused := *p
+		refused.dsn = dsn
+		for args, code := range map[string]int{"ps": 3, "release backup": 3, "doctor": 1, "doctor --json": 1, "run --name backup -- true": 69} {
+			got, out, errs := refused.output(t, strings.Fields(args)...)
+			if got == 2 && p.name == "redis" && strings.Contains(errs, "parameters") {
+				got = code // it is told before anything is sent
+			}
+			next := strings.Contains(out+errs, "exclusive doctor") || strings.Contains(out, "mend") || strings.Contains(errs, "it looks like")
+			if got != code || !strings.Contains(out+errs, want) || !next || strings.Count(errs, "\n") > 1 {
+				t.Errorf("%s: exit code %d; want %d, %q and the next step\n%s%s", args, got, code, want, out, errs)
+			}
+			if strings.Contains(out+errs, secret) || strings.Contains(out+errs, dsn) {
+				t.Errorf("%s: it is told\n%s%s", args, out, errs)
+			}
+		}
+	}
+}
+
 func TestOperate(t *testing.T) { each(t, testOperate, all...) }
 
 func testOperate(t *testing.T, p *place) {

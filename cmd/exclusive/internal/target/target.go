@@ -9,6 +9,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/url"
 	"os"
@@ -74,7 +75,7 @@ type Target struct {
 func Parse(dsn string) (*Target, error) {
 	scheme, rest, ok := strings.Cut(dsn, "://")
 	if !ok {
-		return nil, errors.New("the DSN names no kind of database; write it as one of\n" + Forms)
+		return nil, errors.New("the DSN names no kind of database; write it as " + oneOf)
 	}
 	switch scheme {
 	case "postgres", "postgresql":
@@ -86,12 +87,15 @@ func Parse(dsn string) (*Target, error) {
 	case "redis", "rediss":
 		options, err := redis.ParseURL(dsn)
 		if err != nil {
-			return nil, invalid("Redis", "redis://user:password@host:6379/0")
+			return nil, invalid("Redis", "redis://user:password@host:6379/0", dsn, err)
 		}
 		return &Target{redis: options, secrets: secrets(dsn, options.Password)}, nil
 	}
-	return nil, errors.New("the DSN is of no kind that is known; write it as one of\n" + Forms)
+	return nil, errors.New("the DSN is of no kind that is known; write it as " + oneOf)
 }
+
+// oneOf is Forms in one line, as messages are.
+var oneOf = strings.ReplaceAll(Forms, "\n", " or ")
 
 // IsRedis tells a database of Redis from those of SQL, before it is opened.
 func (t *Target) IsRedis() bool { return t.redis != nil }
@@ -99,9 +103,8 @@ func (t *Target) IsRedis() bool { return t.redis != nil }
 // ParsePostgres reads a DSN of PostgreSQL in each of the forms that libpq takes.
 func ParsePostgres(dsn string) (*Target, error) {
 	config, err := pgx.ParseConfig(dsn)
-	if err != nil || dsn == "" {
-		// What a driver says about a DSN that it cannot read may well quote it.
-		return nil, invalid("PostgreSQL", "postgres://user:password@host:5432/database")
+	if err != nil || dsn == "" || cutShort(dsn) {
+		return nil, invalid("PostgreSQL", "postgres://user:password@host:5432/database", dsn, err)
 	}
 	return &Target{postgres: config, secrets: secrets(dsn, config.Password)}, nil
 }
@@ -109,12 +112,12 @@ func ParsePostgres(dsn string) (*Target, error) {
 // ParseMySQL reads a DSN of MySQL or MariaDB, as a URL or in the form of
 // go-sql-driver. Parameters are those of that driver.
 func ParseMySQL(dsn string) (*Target, error) {
-	problem := invalid("MySQL", "mysql://user:password@host:3306/database or user:password@tcp(host:3306)/database")
+	const form = "mysql://user:password@host:3306/database or user:password@tcp(host:3306)/database"
 	native := dsn
 	if strings.Contains(strings.SplitN(dsn, "@", 2)[0], "://") {
 		u, err := url.Parse(dsn)
-		if err != nil || u.Scheme != "mysql" && u.Scheme != "mariadb" || u.Hostname() == "" {
-			return nil, problem
+		if err != nil || u.Scheme != "mysql" && u.Scheme != "mariadb" || u.Hostname() == "" || cutShort(dsn) {
+			return nil, invalid("MySQL", form, dsn, err)
 		}
 		password, _ := u.User.Password()
 		host := mysql.NewConfig()
@@ -128,10 +131,17 @@ func ParseMySQL(dsn string) (*Target, error) {
 	}
 	config, err := mysql.ParseDSN(native)
 	if err != nil {
-		return nil, problem
+		return nil, invalid("MySQL", form, dsn, err)
 	}
 	if config.DBName == "" {
 		return nil, errors.New("the DSN names no database; it ends in /database")
+	}
+	for name := range config.Params {
+		// The driver makes SET statements of what it does not know. This one sets the
+		// account's password, or is refused by a message that quotes it.
+		if strings.EqualFold(name, "password") {
+			return nil, errors.New("the DSN has a parameter " + name + "; user and password stand before the host: " + form)
+		}
 	}
 	config.Logger = &mysql.NopLogger{} // what goes wrong is returned, too
 	return &Target{mysql: config, secrets: secrets(dsn, config.Passwd)}, nil
@@ -168,8 +178,42 @@ func SQLite(path, params string) *Target {
 	return &Target{Create: true, sqlite: file.String(), file: path, saysBusyTimeout: says}
 }
 
-func invalid(kind, form string) error {
-	return fmt.Errorf("the %s DSN is not valid; it looks like %s", kind, form)
+// cutShort reports whether a URL goes on with an @ where none belongs: the password
+// has a / in it, or for PostgreSQL, whose first @ counts, an @. What comes after that
+// is taken for the host or the database, which messages name.
+func cutShort(dsn string) bool {
+	scheme, rest, ok := strings.Cut(dsn, "://")
+	if !ok || strings.ContainsAny(scheme, "= ") { // keywords and values
+		return false
+	}
+	authority, rest, _ := strings.Cut(rest, "/")
+	wrong, parameters, _ := strings.Cut(rest, "?")
+	if strings.HasPrefix(scheme, "postgres") {
+		_, host, _ := strings.Cut(authority, "@")
+		wrong += host
+	}
+	for parameter := range strings.SplitSeq(parameters, "&") {
+		name, _, _ := strings.Cut(parameter, "=")
+		wrong += name
+	}
+	return strings.Contains(wrong, "@")
+}
+
+// invalid says what is wrong with a DSN that cannot be read because of err, in words
+// of our own: those of drivers may quote it.
+func invalid(kind, form, dsn string, err error) error {
+	var file *fs.PathError
+	if errors.As(err, &file) {
+		return fmt.Errorf("the %s DSN names a file that cannot be read: %w", kind, file)
+	}
+	why := "its port, its database or one of its parameters is none that there is"
+	switch _, urlErr := url.Parse(dsn); {
+	case !strings.Contains(dsn, "://"):
+		why = "it cannot be read"
+	case urlErr != nil || cutShort(dsn):
+		why = "the port is a number, and in user and password / ? # % @ are written as %2F %3F %23 %25 %40"
+	}
+	return fmt.Errorf("the %s DSN is not valid: %s; it looks like %s", kind, why, form)
 }
 
 // secrets are the forms in which a password might be quoted.
@@ -270,8 +314,14 @@ func Within(ctx context.Context, wait time.Duration, ask func(context.Context) e
 	bounded, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	err := ask(bounded)
-	if err != nil && bounded.Err() != nil && ctx.Err() == nil {
+	switch {
+	case err == nil || ctx.Err() != nil:
+	case bounded.Err() != nil:
 		return fmt.Errorf("the database has not answered for %v: %w", wait, err)
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
+		// The driver was less patient. A server without TLS waits for more of what it
+		// takes for the beginning of a command.
+		return fmt.Errorf("the database has not answered in time, or does not speak TLS as the DSN says: %w", err)
 	}
 	return err
 }

@@ -30,8 +30,37 @@ func TestParse(t *testing.T) {
 		{"sqlite://", "names no file"},
 		{"sqlite://:memory:", "names no file"},
 		{"redis://u:topsecret@h/x", "Redis DSN is not valid"},
+		{"redis://u:topsecret@h/0?topsecret=1", "one of its parameters"},
+		{"postgres://u:topsecret@h:99999/d", "its port"},
+		{"postgres://u:topsecret@h/d?sslmode=topsecret", "one of its parameters"},
+		{"mysql://u:topsecret@h/d?tls=topsecret", "one of its parameters"},
+		{"postgres://u:topsecret@h/d?sslmode=verify-full&sslrootcert=/none/ca.pem", "/none/ca.pem"},
+		// Characters of a password that end it there.
+		{"postgres://u:%zztopsecret@h/d", "%25"},
+		{"postgres://u:/topsecret@h/d", "%2F"},
+		{"postgres://u:1/topsecret@h/d", "%2F"},
+		{"postgres://u:1/topsecret?x@h/d", "%2F"},
+		{"postgres://u:1/x?topsecret@h/d?sslmode=disable", "%2F"},
+		{"postgres://u:x@topsecret@h/d", "%40"},
+		{"mysql://u:/topsecret@h/d", "%2F"},
+		{"mysql://u:1/topsecret@h/d", "%2F"},
+		{"mysql://u:#topsecret@h/d", "names no database"},
+		{"redis://u:1/topsecret@h/0", "%2F"},
+		{"redis://u:#topsecret@h/0", ""},
+		// These do not.
+		{"postgres://u:x#topsecret@h/d", ""},
+		{"postgres://u:x?topsecret@h/d", ""},
+		{"postgres://h/d?user=me@cloud&password=topsecret", ""},
+		{"mysql://u:x@topsecret@h/d", ""},
+		{"redis://u:x@topsecret@h/0", ""},
+		// This one sets a password, if anything.
+		{"mysql://u@h/d?Password=topsecret", "before the host"},
+		{"mysql://u:topsecret@h/d?foo=1", ""},
 	} {
 		_, err := Parse(c.dsn)
+		if err != nil && strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %q has more than one line", c.dsn, err)
+		}
 		if c.err == "" {
 			if err != nil {
 				t.Errorf("%s: %v", c.dsn, err)
