@@ -14,6 +14,11 @@ const (
 	campaignMaxPause = 10 * time.Second
 )
 
+// campaignPatience is how long Campaign goes by one call of Acquire. A connection
+// whose other end has vanished, as in a failover, gives no answer and no error for a
+// quarter of an hour; the next call has another one.
+const campaignPatience = 30 * time.Second
+
 // Campaign runs service on one instance at a time: it waits for key, runs
 // service under the lease, and waits again when the lease is lost. It retries
 // as long as the backend is unavailable. It never ends the process.
@@ -29,7 +34,10 @@ func Campaign(ctx context.Context, l Leaser, key string, service Work) error {
 	}
 	pause := campaignMinPause
 	for {
-		lease, err := l.Acquire(ctx, key)
+		actx, cancel := context.WithTimeout(ctx, campaignPatience)
+		lease, err := l.Acquire(actx, key)
+		waited := actx.Err() != nil
+		cancel()
 		if err == nil {
 			pause = campaignMinPause
 			var lost bool
@@ -40,6 +48,9 @@ func Campaign(ctx context.Context, l Leaser, key string, service Work) error {
 		}
 		if ctx.Err() != nil || errors.Is(err, ErrInvalid) || errors.Is(err, ErrUnsupported) || errors.Is(err, ErrSchema) {
 			return err
+		}
+		if waited && errors.Is(err, context.DeadlineExceeded) {
+			continue
 		}
 		nap := time.NewTimer(pause/2 + rand.N(pause/2))
 		select {

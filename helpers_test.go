@@ -231,6 +231,51 @@ func TestCampaignOutlivesTheBackend(t *testing.T) {
 	})
 }
 
+// silent gives no answer to the first Acquire.
+type silent struct {
+	*exclusivetest.Memory
+	asked bool
+}
+
+func (s *silent) Acquire(ctx context.Context, key string) (*exclusive.Lease, error) {
+	if !s.asked {
+		s.asked = true
+		<-ctx.Done()
+		return nil, &exclusive.Error{Op: "acquire", Key: key, Err: ctx.Err()}
+	}
+	return s.Memory.Acquire(ctx, key)
+}
+
+// A connection that gives no answer does not end a Campaign, nor hold it up for good;
+// a key that is held for long does neither.
+func TestCampaignWithoutAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := exclusivetest.NewMemoryDB()
+		x := &silent{Memory: newMemory(t, db, exclusivetest.Config{TTL: time.Minute})}
+		began := time.Now()
+		err := exclusive.Campaign(t.Context(), x, "k", func(context.Context, exclusive.Grant) error { return nil })
+		if took := time.Since(began); err != nil || took > time.Minute {
+			t.Errorf("%v after %v", err, took)
+		}
+		holder, err := newMemory(t, db, exclusivetest.Config{TTL: time.Minute}).TryAcquire(t.Context(), "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.AfterFunc(time.Hour, func() { _ = holder.Release(context.Background()) })
+		began = time.Now()
+		err = exclusive.Campaign(t.Context(), x, "k", func(context.Context, exclusive.Grant) error { return nil })
+		if took := time.Since(began); err != nil || took < time.Hour || took > time.Hour+time.Second {
+			t.Errorf("a key that was held for an hour: %v after %v", err, took)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		x.asked = false
+		if err := exclusive.Campaign(ctx, x, "k", func(context.Context, exclusive.Grant) error { return nil }); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("its context ended during the silence: %v", err)
+		}
+	})
+}
+
 // The service's context stands for the lease's grant, not for that of a Do around
 // the Campaign.
 func TestCampaignCurrentGrant(t *testing.T) {
