@@ -25,7 +25,7 @@ database/sql; with a pool of pgx a transaction on PostgreSQL takes one round tri
 less.
 
 It works in tables of its own (exclusive_bench_…; Redis: keys under
-exclusive:bench:…), which it makes and drops, also after Ctrl-C. A SIGKILL leaves
+exclusive:bench:…), which it makes and drops, also after Ctrl-C or a hang-up. A SIGKILL leaves
 them. Do not run it on a server that others need to be fast.
 
 ` + databaseHelp + durationHelp + `

@@ -59,7 +59,7 @@ func main() {
 	supervise.Keep() // if this is the process that keeps watch over a command
 	// A signal that whoever started this has ignored, as scripts do for what they
 	// start in the background, stays ignored.
-	signals := slices.DeleteFunc([]os.Signal{os.Interrupt, syscall.SIGTERM}, signal.Ignored)
+	signals := slices.DeleteFunc([]os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP}, signal.Ignored)
 	ctx, stop := context.Background(), func() {}
 	if len(signals) > 0 { // none would stand for all
 		ctx, stop = signal.NotifyContext(ctx, signals...)
@@ -143,9 +143,14 @@ func groupOnly(cmd *cobra.Command, env environment) {
 // dispatch runs the command that args name and returns the exit code. An error
 // without a code of its own means that the command could not run.
 func dispatch(ctx context.Context, env environment, args []string) int {
+	out := &written{Writer: env.stdout}
+	env.stdout = out
 	root := rootCommand(env)
 	root.SetArgs(args)
 	ran, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		err = out.err
+	}
 	return env.exitCode(ran.CommandPath(), err)
 }
 

@@ -12,6 +12,22 @@ import (
 	"unicode"
 )
 
+// written is standard output that keeps the first error: what a command says as it
+// goes along may not have been written, as on a full disk.
+type written struct {
+	io.Writer
+	err error
+}
+
+// Write implements io.Writer.
+func (o *written) Write(p []byte) (int, error) {
+	n, err := o.Writer.Write(p)
+	if o.err == nil {
+		o.err = err
+	}
+	return n, err
+}
+
 // write writes what a command has found: as JSON, or as text for people.
 func write[T any](w io.Writer, asJSON bool, found T, text func(io.Writer, T) error) error {
 	if asJSON {

@@ -247,6 +247,10 @@ func (r *runner) findRun(now time.Time) error {
 }
 
 func (r *runner) do(ctx context.Context, env environment) error {
+	// Nobody may read standard error any more. Otherwise SIGPIPE would end this process
+	// there, with the exit code of a command that it has ended. The command has the
+	// signal as always.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	if err := r.complete(time.Now()); err != nil {
 		return err
 	}
