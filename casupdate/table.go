@@ -70,9 +70,11 @@ func (t *Table[Tx]) Promises() exclusive.Promises {
 // proves reports whether a holder can prove that a row is still its own.
 func (t *Table[Tx]) proves() bool { return t.cfg.GrantColumn != "" }
 
-// Close stops renewing and waits for what runs in the background: a few seconds if
-// rows are still to be given back. Claims with a TTL that are still held run out.
-// The database handle stays open.
+// Close stops renewing and waits for what runs in the background, and for attempts to
+// claim a row that are under way: a few seconds if the server is silent or rows are
+// still to be given back. Claims with a TTL that are still held run out, and who waits
+// for a row goes on waiting: end their contexts first. The database handle stays open.
+// It may be called again.
 func (t *Table[Tx]) Close() error {
 	t.leaser.Keeper.Close()
 	return nil

@@ -50,9 +50,11 @@ func New[Tx any](d db.DB[Tx], cfg Config) (*Leases[Tx], error) {
 // Promises implements exclusive.Exclusive.
 func (l *Leases[Tx]) Promises() exclusive.Promises { return exclusive.PromisesOf("fencing") }
 
-// Close stops renewing and waits for what runs in the background: a few seconds if
-// keys are still to be given back. Leases that are still held run out. The database
-// handle stays open. After Close, leases can be acquired but are not renewed.
+// Close stops renewing and waits for what runs in the background, and for attempts to
+// acquire a key that are under way: a few seconds if the server is silent or keys are
+// still to be given back. Leases that are still held run out, and who waits for a key
+// goes on waiting: end their contexts first. The database handle stays open. After
+// Close, leases can be acquired but are not renewed. It may be called again.
 func (l *Leases[Tx]) Close() error {
 	l.keeper.Close()
 	return nil

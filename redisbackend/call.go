@@ -15,9 +15,14 @@ import (
 // bounded runs f so that ctx bounds it: while go-redis waits for an answer it
 // looks at a deadline only if Options.ContextTimeoutEnabled is set, and at a
 // cancellation not at all. When ctx ends first, f goes on for as long as the
-// client's time-outs let it, and late is called after it; late may be nil.
-func bounded[T any](ctx context.Context, f func(context.Context) (T, error), late func()) (T, error) {
+// client's time-outs let it. after is called after it, and told whether ctx has
+// ended first; it may be nil.
+func bounded[T any](ctx context.Context, f func(context.Context) (T, error), after func(late bool)) (T, error) {
+	if after == nil {
+		after = func(bool) {}
+	}
 	if ctx.Done() == nil {
+		defer after(false)
 		return f(ctx)
 	}
 	type outcome struct {
@@ -28,10 +33,10 @@ func bounded[T any](ctx context.Context, f func(context.Context) (T, error), lat
 	var decided atomic.Bool // whoever comes first: the answer, or ctx
 	go func() {
 		value, err := f(ctx)
-		if decided.CompareAndSwap(false, true) {
+		inTime := decided.CompareAndSwap(false, true)
+		after(!inTime)
+		if inTime {
 			answer <- outcome{value, err}
-		} else if late != nil {
-			late()
 		}
 	}()
 	select {

@@ -51,9 +51,11 @@ func New(client redis.UniversalClient, cfg Config) (*Leases, error) {
 // keeps what it has confirmed; see the package's documentation.
 func (l *Leases) Promises() exclusive.Promises { return exclusive.PromisesOf("redisbackend") }
 
-// Close stops renewing and waits for what runs in the background: a few seconds if
-// keys are still to be given back. Leases that are still held run out. The client
-// stays open. After Close, leases can be acquired but are not renewed.
+// Close stops renewing and waits for what runs in the background, and for attempts to
+// acquire a key that are under way: a few seconds if the server is silent or keys are
+// still to be given back. Leases that are still held run out, and who waits for a key
+// goes on waiting: end their contexts first. The client stays open. After Close, leases
+// can be acquired but are not renewed. It may be called again.
 func (l *Leases) Close() error {
 	l.leaser.Keeper.Close()
 	return l.wakes.close()
@@ -87,22 +89,23 @@ func (l *Leases) Advance(ctx context.Context, key string, atLeast int64) error {
 	if l.cfg.Tokens != nil {
 		return l.advanceSource(ctx, key, atLeast)
 	}
-	_, err := l.run(ctx, advanceScript, nil, []string{l.names(key).counter}, atLeast)
+	_, err := l.run(ctx, advanceScript, []string{l.names(key).counter}, atLeast)
 	return fail(ctx, "advance", key, err)
 }
 
 // run runs a script, and again after a broken connection: each may run twice
-// without harm. late is called if ctx ends before the answer comes.
-func (l *Leases) run(ctx context.Context, s *redis.Script, late func(), keys []string, args ...any) (answer any, err error) {
+// without harm.
+func (l *Leases) run(ctx context.Context, s *redis.Script, keys []string, args ...any) (answer any, err error) {
 	err = db.Retry(ctx, classifier{}, func(ctx context.Context) error {
-		answer, err = l.once(ctx, s, late, keys, args...)
+		answer, err = l.once(ctx, s, nil, keys, args...)
 		return err
 	})
 	return answer, err
 }
 
-func (l *Leases) once(ctx context.Context, s *redis.Script, late func(), keys []string, args ...any) (any, error) {
-	return bounded(ctx, func(ctx context.Context) (any, error) { return s.Run(ctx, l.client, keys, args...).Result() }, late)
+// once is run without repetition. after is as in bounded.
+func (l *Leases) once(ctx context.Context, s *redis.Script, after func(late bool), keys []string, args ...any) (any, error) {
+	return bounded(ctx, func(ctx context.Context) (any, error) { return s.Run(ctx, l.client, keys, args...).Result() }, after)
 }
 
 // ttl is the length of a lease in milliseconds, rounded up: here it counts as
@@ -131,8 +134,10 @@ func (s store) Acquire(ctx context.Context, key, id string, waiting bool) (g exc
 	var answer any
 	err = db.Retry(ctx, classifier{}, func(ctx context.Context) error {
 		requested = time.Now()
-		answer, err = s.once(ctx, acquireScript, func() {
-			if sent.times.Load() > 0 {
+		ended := s.leaser.Keeper.Claiming() // it may go on when the caller has left
+		answer, err = s.once(ctx, acquireScript, func(late bool) {
+			defer ended()
+			if late && sent.times.Load() > 0 {
 				giveBack()
 			}
 		}, []string{n.lease, n.counter, n.waiters}, sent, s.ttl(), s.cfg.Holder, int64(strategy.MaxToken), count, wait)
@@ -322,7 +327,7 @@ func (s store) end(ctx context.Context, g exclusive.Grant, how int) error {
 	if s.cfg.Tokens != nil {
 		keep = forgetAfter
 	}
-	answer, err := s.run(ctx, releaseScript, nil, []string{n.lease, n.counter, n.waiters}, g.ID, n.channel, keep, how)
+	answer, err := s.run(ctx, releaseScript, []string{n.lease, n.counter, n.waiters}, g.ID, n.channel, keep, how)
 	if err != nil {
 		return fail(ctx, "release", g.Key, err)
 	}

@@ -80,7 +80,7 @@ func (l *Leases) free(ctx context.Context, op, key, id string) (reply, error) {
 	if l.cfg.Tokens != nil {
 		keep = forgetAfter
 	}
-	answer, err := l.run(ctx, freeScript, nil, []string{n.lease, n.counter, n.waiters}, id, n.channel, keep)
+	answer, err := l.run(ctx, freeScript, []string{n.lease, n.counter, n.waiters}, id, n.channel, keep)
 	if err != nil {
 		return reply{}, fail(ctx, op, key, err)
 	}

@@ -66,9 +66,11 @@ func New[Tx any](d db.DB[Tx], cfg Config) (*Tasks[Tx], error) {
 // forgotten or pruned.
 func (t *Tasks[Tx]) Promises() exclusive.Promises { return exclusive.PromisesOf("uniquetask") }
 
-// Close stops the heartbeats and waits for what runs in the background: a few
-// seconds if runs are still to be given back or marked as done. Runs that are under
-// way can be taken over when Config.TTL has passed. The database handle stays open.
+// Close stops the heartbeats and waits for what runs in the background, and for
+// attempts to claim a run that are under way: a few seconds if the server is silent or
+// runs are still to be given back or marked as done. Runs that are under way can be
+// taken over when Config.TTL has passed, and who waits for one goes on waiting: end
+// their contexts first. The database handle stays open. It may be called again.
 func (t *Tasks[Tx]) Close() error {
 	t.leaser.Keeper.Close()
 	return nil

@@ -67,6 +67,48 @@ func TestLostAnswerOfAcquire(t *testing.T) {
 	}
 }
 
+// A claim whose caller has left, and that the server gets while Close waits for it, is
+// given back before Close returns: the client is closed next.
+func TestCloseWaitsForAClaimOnItsWay(t *testing.T) {
+	plain, prefix := servers.Prefix(t)
+	client, p := through(t, func(o *redis.Options) { o.ReadTimeout = time.Minute })
+	x := newLeases(t, client, redisbackend.Config{Prefix: prefix, Holder: marked, TTL: 10 * time.Minute})
+	must(t, "load the scripts", x.Do(t.Context(), "warm up", nothing))
+	arrived, pass := make(chan struct{}), make(chan struct{})
+	p.Intercept(func(data []byte) proxy.Verdict {
+		if isAcquire(data) {
+			close(arrived)
+			<-pass
+		}
+		return proxy.Pass
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { <-arrived; cancel() }()
+	_, err := x.TryAcquire(ctx, "k")
+	wantErr(t, "cancelled on its way", err, context.Canceled)
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		_ = x.Close()
+		_ = client.Close()
+	}()
+	select {
+	case <-closed:
+		t.Error("Close has not waited")
+	case <-time.After(100 * time.Millisecond):
+	}
+	close(pass)
+	<-closed
+	for end := time.Now().Add(10 * time.Second); plain.Exists(t.Context(), prefix+"{k}:counter").Val() == 0; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the claim has not arrived")
+		}
+	}
+	if stored := plain.Get(t.Context(), prefix+"{k}:lease").Val(); stored != "" {
+		t.Errorf("the key is held by nobody: %q", stored)
+	}
+}
+
 // The twin: a script that does not know its grant again says that the key is
 // held, by nobody.
 func TestLostAnswerTwin(t *testing.T) {

@@ -390,6 +390,56 @@ func TestCloseWaitsForWhatIsGivenBack(t *testing.T) {
 	})
 }
 
+// Close waits for a claim that is under way and for what it gives back, though not for
+// one that has no end; so does a second Close at the same time. One that comes later
+// has nothing to wait for, and neither has one after claims that began after it.
+func TestCloseWaitsForClaims(t *testing.T) {
+	for takes, want := range map[time.Duration]time.Duration{time.Second: time.Second, time.Hour: run.EndWait} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &slowClaims{takes: takes, silentStore: silentStore{silence{back: time.Now().Add(-1), held: make(map[string]bool)}}}
+			l := lease.NewLeaser(lease.Config{TTL: 2 * time.Hour}, 0, s)
+			s.leaser = l
+			claim := func() { _, _ = l.TryAcquire(t.Context(), "k") }
+			go claim()
+			synctest.Wait()
+			began := time.Now()
+			closed := make(chan time.Duration, 3)
+			for range 2 {
+				go func() { l.Keeper.Close(); closed <- time.Since(began) }()
+			}
+			for range 2 {
+				if took := <-closed; took < want || took > want+run.EndWait {
+					t.Errorf("Close took %v; want %v", took, want)
+				}
+			}
+			if n := s.times(); takes == want && n != 2 {
+				t.Errorf("given back %d times", n)
+			}
+			go claim()
+			synctest.Wait()
+			began = time.Now()
+			l.Keeper.Close()
+			if took := time.Since(began); took != 0 {
+				t.Errorf("another Close took %v", took)
+			}
+			time.Sleep(2 * takes)
+		})
+	}
+}
+
+// slowClaims has the answer of each claim lost after some time.
+type slowClaims struct {
+	silentStore
+	takes  time.Duration
+	leaser *lease.Leaser
+}
+
+func (s *slowClaims) Acquire(_ context.Context, key, id string, _ bool) (exclusive.Grant, time.Time, error) {
+	time.Sleep(s.takes)
+	s.leaser.Abandon(key, id)
+	return exclusive.Grant{}, time.Time{}, errAway
+}
+
 // Many that are given back after an outage do not take every connection at once.
 func TestFewGiveBackAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -102,6 +102,8 @@ type Keeper struct {
 	end     context.CancelFunc
 	work    sync.WaitGroup // goroutines of this keeper
 	giving  chan struct{}  // one for each that gives back at this moment
+	claims  int            // under way that began before Close
+	claimed chan struct{}  // closed when there are none after Close
 }
 
 // NewKeeper makes a keeper of leases at backend.
@@ -113,6 +115,8 @@ func NewKeeper(cfg Config, backend Backend) *Keeper {
 		wake:   make(chan struct{}, 1),
 		start:  time.Now(),
 		giving: make(chan struct{}, givingWidth),
+
+		claimed: make(chan struct{}),
 	}
 	k.ctx, k.stop = context.WithCancel(context.Background())
 	k.last, k.end = context.WithCancel(context.Background())
@@ -200,15 +204,41 @@ func (k *Keeper) background(f func()) bool {
 	return true
 }
 
-// Close stops renewing and waits for the keeper's goroutines. What they have to give
-// back has run.EndWait for it. Leases that are still held end when their time has
-// passed.
+// Claiming says that a claim is under way, until ended is called: Close waits for it.
+// What it may have got is to be given back if its caller has left, and afterwards
+// nobody is there who could: the pool is often closed next.
+func (k *Keeper) Claiming() (ended func()) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.closed {
+		return func() {}
+	}
+	k.claims++
+	return func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if k.claims--; k.claims == 0 && k.closed {
+			close(k.claimed)
+		}
+	}
+}
+
+// Close stops renewing and waits for claims that are under way and for the keeper's
+// goroutines. What they have to give back has run.EndWait for it. Leases that are still
+// held end when their time has passed. Another Close waits for the same.
 func (k *Keeper) Close() {
 	k.mu.Lock()
+	if !k.closed && k.claims == 0 {
+		close(k.claimed)
+	}
 	k.closed = true
 	k.mu.Unlock()
 	k.stop()
 	timer := time.AfterFunc(run.EndWait, k.end)
+	select {
+	case <-k.claimed:
+	case <-k.last.Done():
+	}
 	k.work.Wait()
 	timer.Stop()
 	k.end()

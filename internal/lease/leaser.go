@@ -167,6 +167,7 @@ func (l *Leaser) poll(ctx, parent context.Context, key string, last *run.Refusal
 
 // try is one attempt to get key. parent is what work's context derives from.
 func (l *Leaser) try(ctx, parent context.Context, key string, waiting bool) (_ *Held, err error) {
+	defer l.Keeper.Claiming()()
 	ctx, end := l.Keeper.cfg.Start(ctx, exclusive.Event{Op: exclusive.OpAcquire, Key: key})
 	var g exclusive.Grant
 	defer func() { end(g, err) }()
