@@ -55,7 +55,10 @@ func saying(e exclusive.Error, name, run string) string {
 	if hint, ends := strings.CutSuffix(e.Hint, " and Forget the run"); ends && errors.Is(e.Kind, uniquetask.ErrFailed) {
 		e.Hint = hint + ", then exclusive forget " + shellWord(name) + " " + shellWord(run)
 	}
-	text := e.Error()
+	if e.Hint == "release it first" {
+		e.Hint = "exclusive forget --release takes it first"
+	}
+	text := strings.ReplaceAll(e.Error(), "stop this attempt, and call Do again if", "start this again if")
 	if rest, ok := strings.CutPrefix(text, began); ok && key != "" {
 		return fmt.Sprintf("%s %q%s", e.Op, key, rest)
 	}

@@ -27,6 +27,9 @@ func TestSaid(t *testing.T) {
 		{&exclusive.Error{Op: "do", Key: "r", Err: &exclusive.Error{Op: "claim", Key: "r"}}, "n", "r", `do "n/r": claim "n/r"`},
 		{failed, "it's", "a b", `claim "it's/a b": ` + uniquetask.ErrFailed.Error() + `: attempt 1 of 1 failed; mend the cause, then exclusive forget 'it'\''s' 'a b'`},
 		{schema, "", "", "list keys: " + exclusive.ErrSchema.Error() + ": exclusive init makes the tables, or says what differs"},
+		{&exclusive.Error{Op: "hold", Key: "n", Kind: exclusive.ErrLost}, "n", "", `hold "n": the grant was lost, and another holder may exist; start this again if the work must be done`},
+		{&exclusive.Error{Op: "finish", Key: "r", Kind: exclusive.ErrFenced}, "n", "r", `finish "n/r": refused: a newer holder exists; start this again if the work must be done`},
+		{&exclusive.Error{Op: "forget", Key: "r", Kind: exclusive.ErrHeld, Hint: "release it first"}, "n", "r", `forget "n/r": ` + exclusive.ErrHeld.Error() + `: exclusive forget --release takes it first`},
 		{errors.New("exclusive: else"), "n", "r", "exclusive: else"},
 	} {
 		got := said(c.err, c.name, c.run)

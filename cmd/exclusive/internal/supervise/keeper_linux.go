@@ -224,7 +224,7 @@ func (k *keeper) watch(ended <-chan struct{}) {
 				}
 			case stop:
 				if killAt == 0 && endedAt == 0 {
-					k.say("stopped because it was told to")
+					k.say("stopped because the lease was lost")
 				}
 				begin()
 			case gone:
