@@ -186,6 +186,9 @@ func flagError(_ *cobra.Command, err error) error {
 		return usageError("--%s lacks its value", required.GetFlag().Name)
 	case errors.As(err, &invalid):
 		flag := invalid.GetFlag()
+		if flag.Value.Type() == "duration" {
+			return usageError("the value of --%s is no duration; write it as 90s, 10m or 1h30m", flag.Name)
+		}
 		return usageError("the value of --%s is no %s", flag.Name, flag.Value.Type())
 	}
 	return usageError("a flag is malformed; see --help")

@@ -62,6 +62,8 @@ func TestRunFlags(t *testing.T) {
 		{"remembered in Redis", redis, "--name n --hourly -- true", exitUsage, "need a database of SQL"},
 		{"no database named", "", "--name n -- true", exitUsage, "no database is named"},
 		{"no such command", ok, "--name n -- exclusive-no-such-command", 127, "not found"},
+		{"a line of shell", ok, "--name n -- exclusive-no-such-command|wc", 127, "$PATH; a line of shell is run by sh -c"},
+		{"a wait without a unit", ok, "--name n --wait 10 -- true", exitUsage, "is no duration; write it as 90s, 10m or 1h30m"},
 		{"no such file", ok, "--name n -- ./no/such/file", 127, "no such file"},
 		{"not executable", ok, "--name n -- " + text, 126, "permission denied"},
 		{"no interpreter", ok, "--name n -- ./no-interpreter", 127, "its interpreter: "},

@@ -72,6 +72,9 @@ func Code(err error) int {
 // be known not to go.
 func Find(name string) (path string, err error) {
 	if path, err = lookPath(name); err != nil {
+		if strings.ContainsAny(name, " |&;<>") {
+			err = fmt.Errorf("%w; a line of shell is run by sh -c", err)
+		}
 		return "", err
 	}
 	interpreter, found := bytes.CutPrefix(firstLine(path), []byte("#!"))
