@@ -141,7 +141,7 @@ func ask(ctx context.Context, w io.Writer, lines *bufio.Reader, n int, q choose.
 		if slices.Contains(q.Values(), line) {
 			return line, nil
 		}
-		fmt.Fprintf(w, "A number from 1 to %d, please.\n", len(q.Options))
+		fmt.Fprintf(w, "A number from 1 to %d or the word beside it, please.\n", len(q.Options))
 	}
 }
 

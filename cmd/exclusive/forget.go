@@ -66,7 +66,7 @@ func forgetCommand(env environment) *cobra.Command {
 				return report(env, asJSON, map[string]any{"forgotten": done}, known, func(w io.Writer, _ map[string]any) error {
 					_, err := fmt.Fprintf(w, "forgotten: it was %s, attempt %d by %s\n", runOf(task, r).State, r.Attempt, printable(r.Holder))
 					return err
-				}, "nobody knows this run")
+				}, "nobody knows this run; exclusive tasks shows which are known")
 			})
 		},
 	}

@@ -303,7 +303,7 @@ func TestReleaseAndForget(t *testing.T) {
 	}
 	want(t, o.dsn, "release backup", exitNo, "", "nobody holds it")
 	want(t, o.dsn, "release backup --json", exitNo, `"from": null`, "")
-	want(t, o.dsn, "release unknown", exitNo, "", "nobody holds it")
+	want(t, o.dsn, "release unknown", exitNo, "", "nobody holds it; exclusive ps shows what is held\n")
 	want(t, o.dsn, "release", exitUsage, "", "needs the name of the key")
 	want(t, o.dsn, "release backup --run=", exitUsage, "", "--run is empty")
 	want(t, o.dsn, "release "+strings.Repeat("k", 201), exitUsage, "", "201 bytes")
@@ -312,10 +312,10 @@ func TestReleaseAndForget(t *testing.T) {
 	want(t, o.dsn, "release report", exitNo, "", "nobody holds it, but runs of the task of that name are held; name one with --run: running\n")
 	want(t, o.dsn, "release report --json", exitNo, "\"runs\": [\n    \"running\"\n  ]", "")
 	want(t, o.dsn, "release report --run running --json", exitOK, `"run": "running"`, "")
-	want(t, o.dsn, "release report --run done0", exitNo, "", "nobody holds it\n")
-	want(t, o.dsn, "release report", exitNo, "", "nobody holds it\n")
+	want(t, o.dsn, "release report --run done0", exitNo, "", "nobody holds it; exclusive ps shows what is held\n")
+	want(t, o.dsn, "release report", exitNo, "", "nobody holds it; exclusive ps shows what is held\n")
 	want(t, o.dsn, "forget report running", exitOK, "it was lost", "")
-	want(t, o.dsn, "forget report running", exitNo, "", "nobody knows this run")
+	want(t, o.dsn, "forget report running", exitNo, "", "nobody knows this run; exclusive tasks shows which are known\n")
 	want(t, o.dsn, "forget report running --json", exitNo, `"forgotten": null`, "")
 	// A server that only reads may not have heard of the holder.
 	for _, args := range []string{"release unknown", "release report --run unknown", "forget report unknown"} {

@@ -104,7 +104,7 @@ func (r *released) why(token int64) string {
 	case len(r.Runs) > 0:
 		return "nobody holds it, but runs of the task of that name are held; name one with --run: " + printable(strings.Join(r.Runs, ", "))
 	}
-	return "nobody holds it"
+	return "nobody holds it; exclusive ps shows what is held"
 }
 
 // seen is a key that somebody has.

@@ -72,7 +72,7 @@ func TestChooseOnATerminal(t *testing.T) {
 	if code != exitOK || !strings.HasPrefix(out.String(), "fencing\n") || !strings.Contains(out.String(), "mysqldb") {
 		t.Errorf("exit code %d\n%s\n%s", code, out.String(), text)
 	}
-	if strings.Count(text, "A number from 1 to 2, please.") != 2 || !strings.Contains(text, "Question 5 of at most 5") {
+	if strings.Count(text, "A number from 1 to 2 or the word beside it, please.") != 2 || !strings.Contains(text, "Question 5 of at most 5") {
 		t.Errorf("it showed\n%s", text)
 	}
 }
