@@ -489,8 +489,8 @@ func TestRunLeavesNothing(t *testing.T) {
 		{"it is killed", "HUP", "kill -9 $$", nil, nil, 128 + 9, ""},
 		{"SIGTERM", "HUP", forever, nil, send(syscall.SIGTERM), 128 + 15, ""},
 		{"SIGINT", "HUP", forever, nil, send(syscall.SIGINT), 128 + 2, ""},
-		{"the lease is stolen", "HUP", forever, []string{"--ttl", "6s", "--kill-after", "1s"}, steal, exitLost, "lost"},
-		{"the lease is stolen and all ignore SIGTERM", "TERM", forever, []string{"--ttl", "6s", "--kill-after", "100ms"}, steal, exitLost, "lost"},
+		{"the lease is stolen", "HUP", forever, []string{"--ttl", "6s", "--kill-after", "1s"}, steal, exitLost, "stopped because the lease was lost"},
+		{"the lease is stolen and all ignore SIGTERM", "TERM", forever, []string{"--ttl", "6s", "--kill-after", "100ms"}, steal, exitLost, "stopped because the lease was lost"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
