@@ -366,7 +366,12 @@ var variants = map[string][]candidate{
 				return []string{"An operator who puts a row back should know that its worker is gone: it could still finish the row under the next one. With TokenColumn and GrantColumn it is refused."}
 			},
 		},
-		{variant: withTTL, snippet: "casupdate-ttl", unfit: firstOf(inSQL, onOwnRow)},
+		{
+			variant: withTTL, snippet: "casupdate-ttl", unfit: firstOf(inSQL, onOwnRow),
+			notes: func(Answers) []string {
+				return []string{"Call Do for the rows in Claimed (here SHIPPING) as well as for those in From: that takes over the row of a dead worker, and is ErrHeld for that of a living one."}
+			},
+		},
 	},
 	"rowlock": {{
 		snippet: "rowlock", files: []string{"rowlock"},
@@ -527,6 +532,7 @@ func Decide(a Answers) (*Result, error) {
 	if c.notes != nil {
 		r.Notes = c.notes(a)
 	}
+	r.Notes = append(r.Notes, "No lock promises this: effects outside of the database may happen twice. Hand the key on as an idempotency key, see docs/choosing.md.")
 	return r, r.complete(c.snippet, destination(a), c.files)
 }
 
