@@ -28,6 +28,9 @@ const campaignPatience = 30 * time.Second
 // and at once for what no retry mends (ErrInvalid, ErrUnsupported, ErrSchema).
 // service must end soon after its context does: Campaign waits for it, and
 // another instance may already have started.
+//
+// What service writes goes through Check. A Commit ends the lease and service's
+// context: another instance leads at once, and Campaign returns when service does.
 func Campaign(ctx context.Context, l Leaser, key string, service Work) error {
 	if service == nil {
 		return &Error{Op: "campaign", Key: key, Kind: ErrInvalid, Hint: "service is nil"}

@@ -299,6 +299,34 @@ func TestCampaignCurrentGrant(t *testing.T) {
 	})
 }
 
+// A Commit of the service ends its term: its context ends, another instance can lead,
+// and Campaign returns what the service does.
+func TestCampaignEndsWithACommit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := exclusivetest.NewMemoryDB()
+		x, other := newMemory(t, d, exclusivetest.Config{TTL: time.Minute}), newMemory(t, d, exclusivetest.Config{TTL: time.Minute})
+		business := errors.New("business error")
+		err := exclusive.Campaign(t.Context(), x, "leader", func(ctx context.Context, g exclusive.Grant) error {
+			if err := x.Commit(ctx, g, func(context.Context, *exclusivetest.MemoryTx) error { return nil }); err != nil {
+				t.Error(err)
+			}
+			<-ctx.Done()
+			lease, err := other.TryAcquire(t.Context(), "leader")
+			if err != nil {
+				t.Errorf("nobody else can lead: %v", err)
+				return business
+			}
+			if err := lease.Release(t.Context()); err != nil {
+				t.Error(err)
+			}
+			return business
+		})
+		if !errors.Is(err, business) {
+			t.Errorf("ended with %v", err)
+		}
+	})
+}
+
 func TestCampaignPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := newMemory(t, exclusivetest.NewMemoryDB(), exclusivetest.Config{TTL: time.Minute})
