@@ -3,6 +3,7 @@ package casupdate
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -77,15 +78,15 @@ type Config struct {
 	Wait time.Duration
 
 	// ClaimedAtColumn, 64-bit integers, holds when the row was claimed, in
-	// microseconds since 1970. HolderColumn, text, holds Holder. Both are
-	// shown to those who are refused. Empty: not kept.
+	// microseconds since 1970. HolderColumn, text that is long enough, holds Holder.
+	// Both are shown to those who are refused. Empty: not kept.
 	ClaimedAtColumn, HolderColumn string
 	// Holder is a name for operators. Empty: host name and process id. At most
 	// 200 bytes.
 	Holder string
 
-	// VersionColumn, integers, is raised by every statement that changes the
-	// row, for those who update it with a version check. Empty: none.
+	// VersionColumn, integers of 32 bits or more, is raised by every statement that
+	// changes the row, for those who update it with a version check. Empty: none.
 	VersionColumn string
 
 	// Observer is told what happens to grants, see exclusive.Op. It may be nil.
@@ -145,7 +146,7 @@ func (c Config) columns() (names, what []string) {
 	return names, what
 }
 
-// typed are the columns that must be able to hold what is compared later.
+// typed are the columns that must be able to hold what is stored there.
 func (c Config) typed() []strategy.Column {
 	state := strategy.Column{Table: c.Table, Name: c.StateColumn}
 	declared := []any{c.From, c.Claimed, c.Done, c.Failed}
@@ -153,8 +154,11 @@ func (c Config) typed() []strategy.Column {
 		declared = append(declared, t.From, t.To)
 	}
 	for _, s := range declared {
-		if text, ok := s.(string); ok {
-			state.Values = append(state.Values, text)
+		switch s := s.(type) {
+		case string:
+			state.Values = append(state.Values, s)
+		case int64:
+			state.Numbers = append(state.Numbers, s)
 		}
 	}
 	list := []strategy.Column{state}
@@ -162,10 +166,24 @@ func (c Config) typed() []strategy.Column {
 		list = append(list, strategy.Column{Table: c.Table, Name: c.GrantColumn, Length: strategy.GrantIDLength},
 			strategy.Column{Table: c.Table, Name: c.TokenColumn, Wide: true})
 	}
-	if c.ExpiresColumn != "" {
-		list = append(list, strategy.Column{Table: c.Table, Name: c.ExpiresColumn, Wide: true})
+	for _, name := range []string{c.ExpiresColumn, c.ClaimedAtColumn} {
+		if name != "" {
+			list = append(list, strategy.Column{Table: c.Table, Name: name, Wide: true})
+		}
+	}
+	if c.HolderColumn != "" {
+		list = append(list, strategy.Column{Table: c.Table, Name: c.HolderColumn, Values: []string{c.Holder}})
+	}
+	if c.VersionColumn != "" {
+		list = append(list, versions(c.Table, c.VersionColumn))
 	}
 	return list
+}
+
+// versions is a column that counts the changes of a row. Where it is full MySQL and
+// MariaDB may count no further, and say nothing: no update is too late then.
+func versions(table, name string) strategy.Column {
+	return strategy.Column{Table: table, Name: name, Numbers: []int64{math.MaxInt32}}
 }
 
 func (c Config) checkNames() error {

@@ -19,7 +19,7 @@ type VersionConfig struct {
 	Schema string
 	Table  string
 	Key    Key
-	// VersionColumn holds integers, not NULL. Empty: DefaultVersionColumn.
+	// VersionColumn holds integers of 32 bits or more, not NULL. Empty: DefaultVersionColumn.
 	VersionColumn string
 }
 
@@ -44,7 +44,8 @@ type VersionError struct{ Version int64 }
 
 func (e *VersionError) Error() string { return fmt.Sprintf("the row has version %d", e.Version) }
 
-// NewVersioned makes a Versioned. It does no I/O.
+// NewVersioned makes a Versioned. It does no I/O; the first call asks once for the
+// version column's type, except on SQLite.
 func NewVersioned[Tx any](d db.DB[Tx], cfg VersionConfig) (*Versioned[Tx], error) {
 	if err := strategy.ValidAdapter("casupdate", d); err != nil {
 		return nil, err
@@ -69,6 +70,7 @@ func NewVersioned[Tx any](d db.DB[Tx], cfg VersionConfig) (*Versioned[Tx], error
 	}
 	v.server = strategy.NewServer(d, "casupdate", texts, nil)
 	v.server.Mend = "VersionConfig must name the table and the columns as they are"
+	v.server.Columns = strategy.Columns{Schema: cfg.Schema, List: []strategy.Column{versions(cfg.Table, cfg.VersionColumn)}}
 	return v, nil
 }
 

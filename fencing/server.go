@@ -17,16 +17,20 @@ func newServer[Tx any](d db.DB[Tx], schema, prefix string) *server[Tx] {
 	s.Columns = strategy.Columns{Schema: schema, Prefix: prefix, Ours: true, List: []strategy.Column{
 		{Table: "lease", Name: "lease_key", Key: true},
 		{Table: "lease", Name: "grant_id", Length: strategy.MaxGrantIDLength},
+		{Table: "lease", Name: "holder", Length: strategy.MaxHolder},
 		{Table: "lease", Name: "token", Wide: true},
+		{Table: "lease", Name: "attempt", Wide: true},
 		{Table: "lease", Name: "acquired_at", Wide: true},
 		{Table: "lease", Name: "expires_at", Wide: true},
 		{Table: "token", Name: "floor", Wide: true},
 		{Table: "mark", Name: "mark_key", Key: true},
 		{Table: "mark", Name: "grant_id", Length: strategy.MaxGrantIDLength},
 		{Table: "mark", Name: "token", Wide: true},
+		{Table: "mark", Name: "finished", Numbers: []int64{int64(useStopped)}},
 		{Table: "op", Name: "op_id", Key: true},
 		{Table: "op", Name: "payload", Length: sha256.Size},
 		{Table: "op", Name: "result", Length: strategy.MaxBlob},
+		{Table: "op", Name: "created_at", Wide: true},
 	}}
 	return s
 }

@@ -802,6 +802,7 @@ func testSmallColumns(t *testing.T, target *matrix.Target[*sql.Tx]) {
 	}
 	leases := func() error { return do(leasesOn(t, target, fencing.Config{})) }
 	tasks := func() error { return do(tasksOn(t, target, uniquetask.Config{})) }
+	locks := func() error { return do(locksOn(t, target, rowlock.Config{})) }
 	job := func() error { return do(moreJobs(t, target, jobs)) }
 	guard := func() error {
 		guard, err := fencing.NewGuard(target.DB, fencing.GuardConfig{})
@@ -824,24 +825,42 @@ func testSmallColumns(t *testing.T, target *matrix.Target[*sql.Tx]) {
 			return rows.Check(ctx, tx, exclusive.Grant{Key: "k", Token: 1, ID: "id"}, "k")
 		})
 	}
+	tested := map[string]bool{
+		"exclusive_token.floor": true, "exclusive_token.id": true, // MySQL alone has them, and the first is like the others; the second says nothing
+	}
 	for _, c := range []struct {
 		table, column, small string
 		use                  func() error
 		must                 string
 	}{
 		{"exclusive_lease", "grant_id", "VARBINARY(20)", leases, "hold a text of 64 characters"},
+		{"exclusive_lease", "lease_key", "VARBINARY(20)", leases, "be VARBINARY(200)"},
+		{"exclusive_lease", "holder", "VARBINARY(20)", leases, "hold a text of 200 characters"},
 		{"exclusive_lease", "token", "INT", leases, "be BIGINT"},
+		{"exclusive_lease", "attempt", "INT", leases, "be BIGINT"},
+		{"exclusive_lease", "acquired_at", "INT", leases, "be BIGINT"},
 		{"exclusive_lease", "expires_at", "INT", leases, "be BIGINT"},
 		{"exclusive_mark", "mark_key", "VARCHAR(200) CHARACTER SET utf8mb4", guard, "be VARBINARY(200)"},
 		{"exclusive_mark", "grant_id", "VARBINARY(20)", guard, "hold a text of 64 characters"},
 		{"exclusive_mark", "token", "INT", guard, "be BIGINT"},
+		{"exclusive_mark", "finished", "BIT(1)", guard, "be a type of integers that has 2"},
 		{"exclusive_op", "op_id", "VARCHAR(200) CHARACTER SET utf8mb4", once, "be VARBINARY(200)"},
 		{"exclusive_op", "payload", "BINARY(20)", once, "hold a text of 32 characters"},
 		{"exclusive_op", "result", "VARBINARY(20)", once, "hold a text of 4294967295 characters"},
+		{"exclusive_op", "created_at", "INT", once, "be BIGINT"},
+		{"exclusive_lock", "lock_key", "VARBINARY(20)", locks, "be VARBINARY(200)"},
 		{"exclusive_task", "task", "VARBINARY(20)", tasks, "be VARBINARY(200)"},
 		{"exclusive_task", "state", "VARBINARY(5)", tasks, "hold a text of 7 characters"},
 		{"exclusive_task", "grant_id", "VARBINARY(20)", tasks, "hold a text of 64 characters"},
+		{"exclusive_task", "run", "VARBINARY(20)", tasks, "be VARBINARY(200)"},
+		{"exclusive_task", "holder", "VARBINARY(20)", tasks, "hold a text of 200 characters"},
+		{"exclusive_task", "token", "INT", tasks, "be BIGINT"},
+		{"exclusive_task", "attempt", "INT", tasks, "be BIGINT"},
+		{"exclusive_task", "started_at", "INT", tasks, "be BIGINT"},
+		{"exclusive_task", "ended_at", "INT", tasks, "be BIGINT"},
 		{"exclusive_task", "free_at", "INT", tasks, "be BIGINT"},
+		{"exclusive_task", "error", "VARBINARY(100)", tasks, "hold a text of 1000 characters"},
+		{"exclusive_task", "history", "TINYBLOB", tasks, "hold a text of 16384 characters"},
 		{"exclusive_task", "result", "VARBINARY(20)", tasks, "hold a text of 4294967295 characters"},
 		{"exclusive_task_floor", "task", "VARBINARY(20)", tasks, "be VARBINARY(200)"},
 		{"exclusive_task_floor", "token", "INT", tasks, "be BIGINT"},
@@ -856,6 +875,7 @@ func testSmallColumns(t *testing.T, target *matrix.Target[*sql.Tx]) {
 		{"job", "fence_grant", "varchar(20)", row, "hold a text of 26 characters"},
 		{"job", "fence_token", "int", row, "be BIGINT"},
 	} {
+		tested[c.table+"."+c.column] = true
 		what := c.table + "." + c.column + " " + c.small
 		var before, null string
 		must(t, what, target.Plain.QueryRowContext(ctx, `SELECT column_type, IF(is_nullable = 'NO', ' NOT NULL', ' NULL') FROM information_schema.columns
@@ -872,6 +892,18 @@ func testSmallColumns(t *testing.T, target *matrix.Target[*sql.Tx]) {
 		}
 		target.MustExec(t, modify+before+null)
 	}
+	ours, err := target.Plain.QueryContext(ctx, `SELECT CONCAT(c.table_name, '.', c.column_name) FROM information_schema.columns c
+		JOIN information_schema.tables t ON t.table_schema = c.table_schema AND t.table_name = c.table_name AND t.table_type = 'BASE TABLE'
+		WHERE c.table_schema = DATABASE() AND c.table_name LIKE 'exclusive%'`)
+	must(t, "columns", err)
+	for ours.Next() {
+		var column string
+		must(t, "column", ours.Scan(&column))
+		if !tested[column] {
+			t.Errorf("nothing looks at the type of %s", column)
+		}
+	}
+	must(t, "columns", errors.Join(ours.Err(), ours.Close()))
 	// As they should be.
 	for what, use := range map[string]func() error{"guard": guard, "counter": counter, "row guard": row} {
 		must(t, what, use())

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"testing"
@@ -418,17 +419,21 @@ func TestColumnTypes(t *testing.T) {
 
 func testColumnTypes[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 	ctx := t.Context()
-	type types struct{ state, token, grant, expires string }
-	use := func(t *testing.T, target *matrix.Target[Tx], table string, c types) error {
+	type types struct{ state, token, grant, expires, claimed, holder, version string }
+	type states struct{ from, claimed, done, failed any }
+	words := states{from: "PENDING", claimed: "WORKING", done: "IS DONE"}
+	use := func(t *testing.T, target *matrix.Target[Tx], table string, c types, s states) error {
 		charset := ""
 		if target.Dialect != "postgres" {
 			charset = " CHARACTER SET utf8mb4"
 		}
 		target.MustExec(t, "CREATE TABLE "+table+" (id varchar(20) PRIMARY KEY, state "+cmp.Or(c.state, "varchar(20)")+" NOT NULL, token "+cmp.Or(c.token, "bigint")+
-			", grant_id "+cmp.Or(c.grant, "varchar(64)")+", expires "+cmp.Or(c.expires, "bigint")+")"+charset)
-		target.MustExec(t, "INSERT INTO "+table+" (id, state) VALUES ('k', 'PENDING')")
-		x, err := casupdate.New(target.DB, casupdate.Config{Table: table, From: "PENDING", Claimed: "WORKING", Done: "IS DONE",
-			TokenColumn: "token", GrantColumn: "grant_id", ExpiresColumn: "expires", TTL: 10 * time.Minute})
+			", grant_id "+cmp.Or(c.grant, "varchar(64)")+", expires "+cmp.Or(c.expires, "bigint")+", claimed "+cmp.Or(c.claimed, "bigint")+
+			", holder "+cmp.Or(c.holder, "varchar(200)")+", version "+cmp.Or(c.version, "bigint")+")"+charset)
+		target.MustExec(t, fmt.Sprintf("INSERT INTO %s (id, state) VALUES ('k', '%v')", table, s.from))
+		x, err := casupdate.New(target.DB, casupdate.Config{Table: table, From: s.from, Claimed: s.claimed, Done: s.done, Failed: s.failed,
+			TokenColumn: "token", GrantColumn: "grant_id", ExpiresColumn: "expires", TTL: 10 * time.Minute,
+			ClaimedAtColumn: "claimed", HolderColumn: "holder", Holder: "the holder", VersionColumn: "version"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -437,34 +442,37 @@ func testColumnTypes[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 			return x.Commit(ctx, g, func(context.Context, Tx) error { return nil })
 		})
 	}
-	states := "('PENDING', 'WORKING', 'IS DONE')"
+	list := "('PENDING', 'WORKING', 'IS DONE')"
 	good := []types{
-		{state: "char(9)", grant: "char(26)"},
-		{token: "decimal(19,0)", expires: "decimal(25,0)"},
+		{state: "char(9)", grant: "char(26)", holder: "varchar(10)", version: "int"},
+		{token: "decimal(19,0)", expires: "decimal(25,0)", holder: "char(20)", version: "decimal(10,0)"},
 	}
-	bad := []types{{token: "decimal(18,0)"}, {expires: "decimal(20,2)"}, {token: "smallint"}}
+	bad := []types{
+		{token: "decimal(18,0)"}, {expires: "decimal(20,2)"}, {token: "smallint"},
+		{claimed: "int"}, {claimed: "smallint"}, {holder: "varchar(9)"}, {holder: "char(3)"}, {version: "smallint"}, {version: "decimal(9,0)"},
+	}
 	if target.Dialect == "postgres" {
 		for _, q := range []string{
 			"CREATE DOMAIN wide AS bigint CHECK (VALUE > 0)", "CREATE DOMAIN wider AS wide", "CREATE DOMAIN narrow AS integer", "CREATE DOMAIN narrower AS narrow",
 			"CREATE DOMAIN short AS varchar(8)", "CREATE DOMAIN shorter AS short", "CREATE DOMAIN long AS varchar(30)", "CREATE DOMAIN few AS numeric(10)",
-			"CREATE TYPE states AS ENUM " + states,
+			"CREATE TYPE states AS ENUM " + list, "CREATE TYPE others AS ENUM ('PENDING', 'working', 'IS DONE', 'it''s', E'a\\\\b')",
 		} {
 			target.MustExec(t, q)
 		}
 		good = append(good, types{token: "wider", grant: "long", expires: "wide"}, types{token: "numeric"}, types{state: "states"}, types{state: "text", grant: "text"})
-		bad = append(bad, types{token: "narrower"}, types{expires: "narrow"}, types{grant: "shorter"}, types{expires: "few"}, types{token: "real"})
+		bad = append(bad, types{state: "others"}, types{grant: "others"}, types{token: "others"}, types{token: "narrower"}, types{expires: "narrow"}, types{grant: "shorter"}, types{expires: "few"}, types{token: "real"})
 	} else {
 		good = append(good,
 			types{token: "bigint unsigned", expires: "bigint unsigned"},
-			types{state: "enum" + states},
-			types{state: "enum" + strings.ToLower(states) + " COLLATE utf8mb4_general_ci"},
+			types{state: "enum" + list},
+			types{state: "enum" + strings.ToLower(list) + " COLLATE utf8mb4_general_ci"},
 			types{state: "binary(7)", grant: "binary(26)"},
 			types{state: "varbinary(7)", grant: "tinytext"})
 		for _, typ := range []string{"varchar(10)", "varchar(30)", "datetime", "timestamp NULL", "bit(20)", "bit(64)", "varbinary(8)", "year", "set('a')", "enum('a')", "time", "double", "double(30,0)"} {
 			bad = append(bad, types{expires: typ}, types{token: typ})
 		}
 		bad = append(bad,
-			types{state: "set" + states}, types{state: "binary(12)"}, types{grant: "binary(30)"},
+			types{state: "set" + list}, types{state: "binary(12)"}, types{grant: "binary(30)"},
 			types{grant: "set('a','b','c','d','e','f','g','h','i','j','k','l','m','n')"},
 			types{grant: "enum('a text that is as long as a grant')"},
 			types{state: "enum('PENDING', 'IS DONE', '''WORKING''')"},
@@ -472,13 +480,48 @@ func testColumnTypes[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 		target = target.Another(t, matrix.Options{Params: map[string]string{"sql_mode": "''"}})
 	}
 	for i, c := range good {
-		if err := use(t, target, fmt.Sprint("good", i), c); err != nil {
+		if err := use(t, target, fmt.Sprint("good", i), c, words); err != nil {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
 	for i, c := range bad {
-		if err := use(t, target, fmt.Sprint("bad", i), c); !errors.Is(err, exclusive.ErrSchema) {
+		if err := use(t, target, fmt.Sprint("bad", i), c, words); !errors.Is(err, exclusive.ErrSchema) {
 			t.Errorf("%+v: %v; want ErrSchema", c, err)
 		}
+	}
+	type number struct {
+		state string
+		has   states
+	}
+	fit := []number{{"smallint", states{-32768, 0, 32767, 1}}, {"int", states{1, math.MaxInt32, math.MinInt32, 2}}, {"decimal(3,0)", states{-999, 0, 999, nil}}}
+	tooGreat := []number{{"smallint", states{1, 2, 3, 32768}}, {"smallint", states{1, 70000, 3, nil}}, {"int", states{1, 2, -1 << 40, nil}}, {"decimal(3,0)", states{1, 2, 1000, nil}}}
+	if target.Dialect != "postgres" {
+		fit = append(fit, number{"tinyint unsigned", states{0, 1, 255, 254}}, number{"bigint unsigned", states{0, 1, int64(math.MaxInt64), nil}})
+		tooGreat = append(tooGreat, number{"tinyint", states{1, 200, 3, nil}}, number{"int unsigned", states{0, -1, 1, nil}},
+			number{"enum('1', '2', '3')", states{1, 2, 3, nil}}, number{"varchar(20)", states{1, 2, 3, nil}}, number{"year", states{2001, 2002, 2003, nil}})
+	}
+	for i, c := range fit {
+		if err := use(t, target, fmt.Sprint("fit", i), types{state: c.state}, c.has); err != nil {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+	for i, c := range tooGreat {
+		if err := use(t, target, fmt.Sprint("great", i), types{state: c.state}, c.has); !errors.Is(err, exclusive.ErrSchema) {
+			t.Errorf("%+v: %v; want ErrSchema", c, err)
+		}
+	}
+	// One who only updates by a version, and one who only moves rows.
+	target.MustExec(t, "CREATE TABLE counted (id varchar(20) PRIMARY KEY, state smallint NOT NULL, version smallint NOT NULL)")
+	target.MustExec(t, "INSERT INTO counted (id, state, version) VALUES ('k', 1, 1)")
+	v, err := casupdate.NewVersioned(target.DB, casupdate.VersionConfig{Table: "counted"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = v.Update(ctx, "k", 1, casupdate.Set{"state": 2})
+	wantErr(t, "a version that ends early", err, exclusive.ErrSchema)
+	x := newTable(t, target, casupdate.Config{Table: "counted", Transitions: []casupdate.Transition{{From: 1, To: 40000}, {From: 1, To: 2}}})
+	wantErr(t, "a transition from a table with one that cannot be", x.Transition(ctx, "k", 1, 2), exclusive.ErrSchema)
+	if n := target.Int(t, "SELECT 10 * state + version FROM counted"); n != 11 {
+		t.Errorf("the row was changed: %d", n)
 	}
 }

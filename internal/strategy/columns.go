@@ -3,7 +3,9 @@ package strategy
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -16,6 +18,7 @@ import (
 const (
 	GrantIDLength    = 26        // of the ids that our grants have
 	MaxGrantIDLength = 64        // of those of other issuers
+	MaxHolder        = 200       // of a holder's name
 	MaxBlob          = 1<<32 - 1 // of a LONGBLOB
 )
 
@@ -34,6 +37,7 @@ type Column struct {
 	Key         bool     // any key, byte for byte
 	Length      int64    // a text of so many characters, or bytes
 	Values      []string // each of these texts
+	Numbers     []int64  // each of these integers
 	Wide        bool     // any 64-bit integer
 }
 
@@ -42,7 +46,8 @@ type column struct {
 	table, name string
 	base, full  string // its type without and with what is in brackets
 	length      int64  // of a text, in characters or bytes; -1: it is none
-	digits      int64  // of an exact number before the point; -1: it is none
+	digits      int64  // of an exact number before the point; -1: it is none, or bits says
+	exact       bool   // case counts in the values of an enum
 }
 
 // check fails if a column is too small for what is stored there, or would take two
@@ -60,7 +65,7 @@ func (c Columns) check(ctx context.Context, via db.Runner, d db.Dialect) error {
 	}
 	var wrong []string
 	err := via.Query(ctx, query, args, func(scan db.Scan) error {
-		var got column
+		got := column{exact: d == db.Postgres}
 		if err := scan(&got.table, &got.name, &got.base, &got.full, &got.length, &got.digits); err != nil {
 			return err
 		}
@@ -84,8 +89,24 @@ func (c Columns) check(ctx context.Context, via db.Runner, d db.Dialect) error {
 		Hint: strings.Join(wrong, "; ") + ": otherwise the server may store another value than it was given, or take two keys for one; " + mend}
 }
 
-// wideDigits are those of the greatest 64-bit integer.
-const wideDigits = 19
+// bits are those of the types of integers.
+var bits = map[string]int{"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32, "bigint": 64, "int2": 16, "int4": 32}
+
+// holds reports whether a column of exact numbers can have the value n.
+func (got column) holds(n int64) bool {
+	unsigned := strings.Contains(got.full, "unsigned")
+	if n < 0 && unsigned {
+		return false
+	}
+	if got.digits >= 0 {
+		return int64(len(strings.TrimPrefix(strconv.FormatInt(n, 10), "-"))) <= got.digits
+	}
+	width := bits[got.base]
+	if !unsigned {
+		width--
+	}
+	return width > 62 || width > 0 && n >= -1<<width && n < 1<<width
+}
 
 // unlike says what a column must be, if it is not so.
 func (c Column) unlike(got column) string {
@@ -100,10 +121,15 @@ func (c Column) unlike(got column) string {
 		padded = padded || got.base == "binary" && got.length != n
 		length = max(length, n)
 	}
+	for _, n := range c.Numbers {
+		if !got.holds(n) {
+			return fmt.Sprintf("be a type of integers that has %d", n)
+		}
+	}
 	switch {
 	case c.Key && (got.base != "varbinary" || got.length < exclusive.MaxKeyBytes):
 		return fmt.Sprintf("be VARBINARY(%d)", exclusive.MaxKeyBytes)
-	case c.Wide && got.digits < wideDigits:
+	case c.Wide && !got.holds(math.MaxInt64):
 		return "be BIGINT"
 	case length > 0 && got.length < length:
 		return fmt.Sprintf("hold a text of %d characters", length)
@@ -114,7 +140,7 @@ func (c Column) unlike(got column) string {
 	case got.base == "enum":
 		has := enumValues(got.full)
 		for _, v := range c.Values {
-			if !slices.ContainsFunc(has, func(h string) bool { return strings.EqualFold(h, v) }) {
+			if !slices.ContainsFunc(has, func(h string) bool { return h == v || !got.exact && strings.EqualFold(h, v) }) {
 				return fmt.Sprintf("have the value %q", v)
 			}
 		}
@@ -122,7 +148,8 @@ func (c Column) unlike(got column) string {
 	return ""
 }
 
-// enumValues are those in a type as information_schema has it: enum('a','it”s').
+// enumValues are those in a type as information_schema and postgresQuery have it:
+// enum('a','it”s').
 func enumValues(full string) (values []string) {
 	var value strings.Builder
 	in := false
@@ -160,7 +187,7 @@ func (c Columns) mysqlQuery() (query string, args []any) {
 		args = append(args, c.Prefix+want.Table, want.Name)
 	}
 	return `SELECT TABLE_NAME, COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, COALESCE(CHARACTER_MAXIMUM_LENGTH, -1),
-			CASE WHEN DATA_TYPE IN ('bigint', 'decimal') THEN CAST(NUMERIC_PRECISION AS SIGNED) - CAST(NUMERIC_SCALE AS SIGNED) ELSE -1 END
+			CASE WHEN DATA_TYPE = 'decimal' THEN CAST(NUMERIC_PRECISION AS SIGNED) - CAST(NUMERIC_SCALE AS SIGNED) ELSE -1 END
 		FROM information_schema.COLUMNS
 		WHERE TABLE_SCHEMA = COALESCE(?, DATABASE())
 		AND (TABLE_NAME, COLUMN_NAME) IN (` + strings.Repeat(", (?, ?)", len(c.List))[2:] + `)`, args
@@ -173,7 +200,7 @@ func (c Columns) postgresQuery() (query string, args []any) {
 		pairs = append(pairs, fmt.Sprintf("(to_regclass($%d::text), $%d::text)", len(args)-1, len(args)))
 	}
 	// A column of a domain has the type at its bottom. What has no limit, or is no type
-	// of the server's own, is what the server knows best.
+	// of the server's own, is what the server knows best, except the values of an enum.
 	return `WITH RECURSIVE typed (relname, attname, written, id, modifier) AS (
 			SELECT c.relname::text, a.attname::text, format_type(a.atttypid, a.atttypmod), a.atttypid, a.atttypmod
 			FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
@@ -182,9 +209,12 @@ func (c Columns) postgresQuery() (query string, args []any) {
 			SELECT d.relname, d.attname, d.written, t.typbasetype, GREATEST(d.modifier, t.typtypmod)
 			FROM typed d JOIN pg_catalog.pg_type t ON t.oid = d.id WHERE t.typtype = 'd'
 		)
-		SELECT d.relname, d.attname, t.typname::text, d.written,
+		SELECT d.relname, d.attname, CASE t.typtype WHEN 'e' THEN 'enum' ELSE t.typname::text END,
+			CASE t.typtype WHEN 'e' THEN 'enum(' || COALESCE((SELECT string_agg(quote_literal(e.enumlabel::text), ',' ORDER BY e.enumsortorder)
+				FROM pg_catalog.pg_enum e WHERE e.enumtypid = t.oid), '') || ')' ELSE d.written END,
 			CASE WHEN t.typname IN ('varchar', 'bpchar') AND d.modifier > 0 THEN d.modifier::bigint - 4 ELSE 4294967295 END,
-			CASE WHEN t.typnamespace <> 'pg_catalog'::regnamespace THEN 19
+			CASE WHEN t.typtype = 'e' THEN -1
+				WHEN t.typnamespace <> 'pg_catalog'::regnamespace THEN 19
 				WHEN t.typname IN ('int2', 'int4', 'float4') THEN -1
 				WHEN t.typname = 'numeric' AND d.modifier > 0 THEN (d.modifier - 4) / 65536 - (d.modifier - 4) % 2048
 				ELSE 19 END::bigint

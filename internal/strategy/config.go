@@ -95,8 +95,8 @@ func Holder(name string) (string, error) {
 		}
 		return fmt.Sprintf("%.150s/%d", host, os.Getpid()), nil
 	}
-	if len(name) > 200 || !utf8.ValidString(name) || strings.IndexByte(name, 0) >= 0 {
-		return name, errors.New("Holder must be at most 200 bytes of valid UTF-8 without NUL")
+	if len(name) > MaxHolder || !utf8.ValidString(name) || strings.IndexByte(name, 0) >= 0 {
+		return name, fmt.Errorf("Holder must be at most %d bytes of valid UTF-8 without NUL", MaxHolder)
 	}
 	return name, nil
 }
