@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -92,7 +93,7 @@ func (d *database) target(env environment) (*target.Target, error) {
 	if err != nil {
 		return nil, usageError("%s: %w", from, err)
 	}
-	t.AnswerWait = env.answerWait
+	t.AnswerWait, t.Flags = env.answerWait, d.flags()
 	switch {
 	case !t.IsRedis():
 		return t, validNames(d.names())
@@ -100,6 +101,29 @@ func (d *database) target(env environment) (*target.Target, error) {
 		return nil, usageError("--schema: Redis has none")
 	}
 	return t, nil
+}
+
+// flags name the same database and tables again, from whatever directory. A DSN is
+// not echoed: a shell that is given the placeholder has it refused, and does not look
+// into its environment, where another may be.
+func (d *database) flags() (list []string) {
+	if d.dsn != "" {
+		list = append(list, "--dsn", "DSN")
+	}
+	if d.file != "" {
+		file, err := filepath.Abs(d.file)
+		if err != nil {
+			file = d.file
+		}
+		list = append(list, "--dsn-file", file)
+	}
+	if d.prefix != "" {
+		list = append(list, "--prefix", d.prefix)
+	}
+	if d.schema != "" {
+		list = append(list, "--schema", d.schema)
+	}
+	return list
 }
 
 // names are those of the tables.

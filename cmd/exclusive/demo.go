@@ -76,6 +76,7 @@ func demoCommand(env environment) *cobra.Command {
 				if err != nil {
 					return usageError("%s: %w", from, err)
 				}
+				t.Flags = []string{"--dsn", "DSN"}
 				d.places = append(d.places, serverAt(t.Product(), t))
 			}
 			if err := flagSet(cmd, "dsn", "dsn-file"); err != nil {

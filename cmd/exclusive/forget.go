@@ -52,7 +52,7 @@ func forgetCommand(env environment) *cobra.Command {
 				if err == nil && known {
 					err = t.ForgetSeen(ctx, r)
 				}
-				err = said(err, task, run)
+				err = said(err, k.line, task, run)
 				if e := new(exclusive.Error); errors.As(err, &e) && e.Holder != nil {
 					return &exitError{exitNo, err} // somebody has it, or had it meanwhile
 				}

@@ -297,7 +297,7 @@ func (c *checked) check(ctx context.Context, env environment, p picked, d databa
 			}
 			dialect = o.Dialect
 			found, _, err := schema.Check(ctx, o.SQL, s)
-			c.Database = append(c.Database, found...)
+			c.Database = append(c.Database, schema.HaveMade(found, target.Line(d.flags(), "init"))...)
 			return err
 		})
 		if err != nil {

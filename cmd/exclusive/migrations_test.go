@@ -108,12 +108,12 @@ func TestInitAndCheck(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "app.db")
 	dsn := " --dsn sqlite://" + file
-	wantRun(t, "migrations check"+dsn, exitFailed, "!there is no file", "!exclusive init makes it")
+	wantRun(t, "migrations check"+dsn, exitFailed, "!there is no file", "!exclusive init --dsn DSN makes it")
 	wantRun(t, "migrations check"+dsn, exitFailed, "!there is no file") // and is none
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	wantRun(t, "migrations check"+dsn, exitNo, `missing    table "exclusive_lease": it does not exist`, "exclusive init")
+	wantRun(t, "migrations check"+dsn, exitNo, `missing    table "exclusive_lease": it does not exist`, "exclusive init --dsn DSN\n")
 	wantRun(t, "init --strategy rowlock"+dsn, exitOK, `made           table "exclusive_lock"`)
 	wantRun(t, "migrations check"+dsn, exitOK, "nothing differs")
 	wantRun(t, "init --strategy rowlock"+dsn, exitOK, `there already  table "exclusive_lock"`)

@@ -38,6 +38,7 @@ when the database has not answered for 30 s.`
 // keys is an open database with the strategies whose grants a command can see.
 type keys struct {
 	open   *target.Open
+	line   func(command string, args ...string) string // see target.Line
 	db     *database
 	leases *fencing.Leases[*sql.Tx] // nil on Redis
 	redis  *redisbackend.Leases     // nil on SQL
@@ -54,7 +55,7 @@ func (d *database) operate(ctx context.Context, env environment, f func(*keys) e
 		return err
 	}
 	defer func() { err = operateErr(t, errors.Join(err, o.Close())) }()
-	k := &keys{open: o, db: d}
+	k := &keys{open: o, line: t.Line, db: d}
 	if t.IsRedis() {
 		if k.redis, err = redisbackend.New(o.Redis, redisbackend.Config{Prefix: d.prefix}); err != nil {
 			return err
@@ -76,11 +77,11 @@ func operateErr(t *target.Target, err error) error {
 	case errors.As(err, &exit) && exit.err == nil:
 		return err
 	case errors.As(err, &exit):
-		return &exitError{exit.code, t.Hide(said(exit.err, "", ""))}
+		return &exitError{exit.code, t.Hide(said(exit.err, t.Line, "", ""))}
 	case errors.Is(err, exclusive.ErrInvalid):
-		return &exitError{exitUsage, t.Hide(said(err, "", ""))}
+		return &exitError{exitUsage, t.Hide(said(err, t.Line, "", ""))}
 	}
-	return t.Hide(said(err, "", ""))
+	return t.Hide(said(err, t.Line, "", ""))
 }
 
 // tasks opens the runs of a task.

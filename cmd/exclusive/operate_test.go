@@ -145,7 +145,7 @@ func TestPS(t *testing.T) {
 	}
 	want(t, o.dsn, "ps --strategy rowlock", exitUsage, "", "must be one of")
 	want(t, o.dsn, "ps --prefix a'b", exitUsage, "", "Prefix")
-	want(t, o.dsn, "ps --prefix other_", exitFailed, "", "exclusive init makes the tables")
+	want(t, o.dsn, "ps --prefix other_", exitFailed, "", "exclusive init --prefix other_ makes the tables")
 
 	// One of the two kinds of tables will do.
 	if _, err := o.plain.ExecContext(t.Context(), "DROP TABLE exclusive_task"); err != nil {

@@ -68,7 +68,7 @@ func releaseCommand(env environment) *cobra.Command {
 					return err
 				}
 				if err := errors.Join(done.take(ctx, token, look), end()); err != nil {
-					return said(err, args[0], run)
+					return said(err, k.line, args[0], run)
 				}
 				if run == "" && done.From == nil && done.Now == nil {
 					done.Runs = k.heldRuns(ctx, args[0])

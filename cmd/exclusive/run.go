@@ -520,7 +520,7 @@ func (r *runner) exit(t *target.Target, err error) error {
 	if err == nil {
 		return nil
 	}
-	hidden := target.OneLine(t.Hide(said(err, r.name, r.run)))
+	hidden := target.OneLine(t.Hide(said(err, t.Line, r.name, r.run)))
 	var child *childError
 	var start *supervise.StartError
 	switch {
@@ -555,7 +555,7 @@ func (r *runner) exit(t *target.Target, err error) error {
 		return &exitError{exitUnavailable, fmt.Errorf("the database has not answered for %v: %w", target.AnswerWait, hidden)}
 	}
 	if errors.Is(err, exclusive.ErrUnavailable) {
-		hidden = fmt.Errorf("%w; %s", hidden, target.AskDoctor)
+		hidden = fmt.Errorf("%w; %s", hidden, t.AskDoctor())
 	}
 	return &exitError{exitUnavailable, hidden}
 }

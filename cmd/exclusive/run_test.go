@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -723,5 +724,88 @@ func TestRunForwardsSignals(t *testing.T) {
 	}
 	if err := cmd.Wait(); err != nil {
 		t.Error(err)
+	}
+}
+
+// What a message tells to run does what it says when it is pasted into a shell
+// elsewhere, on the database and the tables that the message was about.
+func TestHintsArePasted(t *testing.T) {
+	t.Parallel()
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin, dir := t.TempDir(), filepath.Join(t.TempDir(), "it's here")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for path, text := range map[string]string{
+		filepath.Join(bin, "exclusive"): "#!/bin/sh\n" + envSelf + "=1 exec '" + program + "' \"$@\"\n",
+		filepath.Join(dir, "dsn"):       "sqlite://" + dir + "/jobs.db\n",
+		filepath.Join(dir, "closed"):    "postgres://u:topsecret@127.0.0.1:1/d\n",
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const elsewhere = "sqlite:///nowhere/at/all.db" // in the environment
+	says := func(code int, line *regexp.Regexp, args ...string) string {
+		t.Helper()
+		cmd := self(t, elsewhere, args...)
+		cmd.Dir = dir
+		got, stdout, stderr := output(t, cmd)
+		if got != code {
+			t.Errorf("%q: exit code %d; want %d: %s%s", args, got, code, stdout, stderr)
+		}
+		found := line.FindStringSubmatch(stdout + stderr)
+		if found == nil {
+			t.Fatalf("%q: no hint in %s%s", args, stdout, stderr)
+		}
+		return found[1]
+	}
+	paste := func(code int, line string) (stdout, stderr string) {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), "sh", "-c", line)
+		cmd.Dir = bin
+		cmd.Env = append(os.Environ(), envDSN+"="+elsewhere, "PATH="+bin+":"+os.Getenv("PATH"))
+		got, stdout, stderr := output(t, cmd)
+		if got != code {
+			t.Errorf("%s: exit code %d; want %d: %s%s", line, got, code, stdout, stderr)
+		}
+		return stdout, stderr
+	}
+	here := []string{"--dsn-file", "dsn", "--prefix", "cron_"}
+	job := slices.Concat([]string{"run"}, here, []string{"--name=-n", "--once", "it's 1", "--max-attempts", "1", "sh", "-c", "echo $EXCLUSIVE_ATTEMPT; exit 3"})
+
+	lines := []string{says(exitUnavailable, regexp.MustCompile(`; (exclusive init .*) makes it`), job...)}
+	if err := os.WriteFile(filepath.Join(dir, "jobs.db"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	lines = append(lines,
+		says(exitUnavailable, regexp.MustCompile(`: (exclusive init .*) makes the tables`), job...),
+		says(exitFailed, regexp.MustCompile(`: (exclusive init .*) makes the tables`), append([]string{"ps"}, here...)...),
+		says(exitNo, regexp.MustCompile(`tables made: (exclusive init .*)\n`), append([]string{"migrations", "check"}, here...)...),
+		says(exitOK, regexp.MustCompile(`tables made: (exclusive init .*);`), append([]string{"doctor"}, here...)...),
+		says(exitNo, regexp.MustCompile(`tables made: (exclusive init .*)\n`), append([]string{"doctor", "--strategy", "uniquetask"}, here...)...))
+	for _, line := range lines {
+		if line != lines[0] {
+			t.Errorf("%s\nis not\n%s", line, lines[0])
+		}
+	}
+	paste(exitOK, lines[0])
+
+	ran := regexp.MustCompile(`(?m)^(1)$`)
+	says(3, ran, job...)
+	paste(exitOK, says(exitNoMore, regexp.MustCompile(`then (exclusive forget .*)\n`), job...))
+	says(3, ran, job...)
+
+	doctor := regexp.MustCompile(`; (exclusive doctor.*) says what`)
+	closed := []string{"ps", "--dsn-file", "closed"}
+	if stdout, _ := paste(exitNo, says(exitFailed, doctor, closed...)); !strings.Contains(stdout, "refused") {
+		t.Errorf("doctor says %s", stdout)
+	}
+	// A DSN is not echoed, and another is not used in its place.
+	if _, stderr := paste(exitUsage, says(exitFailed, doctor, "ps", "--dsn", "postgres://u:topsecret@127.0.0.1:1/d")); !strings.Contains(stderr, "--dsn: ") {
+		t.Errorf("without the DSN it says %s", stderr)
 	}
 }

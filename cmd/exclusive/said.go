@@ -29,14 +29,15 @@ func (e *saidError) Error() string { return e.text }
 func (e *saidError) Unwrap() error { return e.error }
 
 // said is an error of the library as a command says it: for an operator, who knows
-// name and run of the job, and commands in place of functions and files.
-func said(err error, name, run string) error {
+// name and run of the job, and commands in place of functions and files, which are
+// those of line.
+func said(err error, line func(command string, args ...string) string, name, run string) error {
 	if err == nil {
 		return nil
 	}
 	text := err.Error()
 	for _, e := range ours(err) {
-		text = strings.ReplaceAll(text, e.Error(), saying(*e, name, run))
+		text = strings.ReplaceAll(text, e.Error(), saying(*e, line, name, run))
 	}
 	if text == err.Error() {
 		return err
@@ -44,19 +45,19 @@ func said(err error, name, run string) error {
 	return &saidError{text, err}
 }
 
-func saying(e exclusive.Error, name, run string) string {
+func saying(e exclusive.Error, line func(command string, args ...string) string, name, run string) string {
 	key, began := e.Key, fmt.Sprintf("exclusive: %s %q", e.Op, e.Key)
 	if key != "" && (key == run || run == "" && key == name) {
 		key = jobKey(name, run)
 	}
 	if errors.Is(e.Kind, exclusive.ErrSchema) {
-		e.Hint = "exclusive init makes the tables, or says what differs"
+		e.Hint = line("init") + " makes the tables, or says what differs"
 	}
 	if hint, ends := strings.CutSuffix(e.Hint, " and Forget the run"); ends && errors.Is(e.Kind, uniquetask.ErrFailed) {
-		e.Hint = hint + ", then exclusive forget " + shellWord(name) + " " + shellWord(run)
+		e.Hint = hint + ", then " + line("forget", name, run)
 	}
 	if e.Hint == "release it first" {
-		e.Hint = "exclusive forget --release takes it first"
+		e.Hint = line("forget", name, run) + " --release takes it first"
 	}
 	text := strings.ReplaceAll(e.Error(), "stop this attempt, and call Do again if", "start this again if")
 	if rest, ok := strings.CutPrefix(text, began); ok && key != "" {
@@ -79,12 +80,4 @@ func ours(err error) (list []*exclusive.Error) {
 		}
 	}
 	return list
-}
-
-// shellWord writes a word as a shell reads it.
-func shellWord(word string) string {
-	if word != "" && strings.Trim(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-./:,@+") == "" {
-		return word
-	}
-	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }

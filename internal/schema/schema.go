@@ -29,6 +29,16 @@ type Difference struct {
 	Mend     string  `json:"mend"` // what to do
 }
 
+// HaveMade adds what makes the tables that are missing to what mends that.
+func HaveMade(found []Difference, by string) []Difference {
+	for i, d := range found {
+		if d.Problem == Missing && d.Template != "" {
+			found[i].Mend += ", or have the tables made: " + by
+		}
+	}
+	return found
+}
+
 // Problem is a kind of Difference.
 type Problem string
 
@@ -160,7 +170,7 @@ func check(ctx context.Context, c catalog, t templates.Template, n templates.Nam
 	case err != nil:
 		return nil, err
 	case !ok:
-		differ(Missing, "apply the migration "+t.Name+" (see exclusive migrations copy, or exclusive init)", "it does not exist, or this user may not see it")
+		differ(Missing, "apply the migration "+t.Name, "it does not exist, or this user may not see it")
 		return found, nil
 	case o.kind != t.Object.Kind:
 		differ(Kind, byHand, "something else has this name")

@@ -126,7 +126,7 @@ var stagings = []staged{
 	{"replication", redis, v("@replicas", "2", "@waits", "false"), nil, "asynchronous", "", "min-replicas-to-write"},
 
 	{"schema", postgres, v("@strategies", "fencing"), nil, "complete", "fencing", ""},
-	{"schema", postgres, v("@strategies", ""), nil, "none", "no table", "exclusive init"},
+	{"schema", postgres, v("@strategies", "", "@exclusive init", "exclusive init --prefix a_"), nil, "none", "no table", "made: exclusive init --prefix a_"},
 	{"schema", sqlite, v(), v("@schema", "no answer"), unread, "no answer", ""},
 	{"privileges", mysql, v("@strategies", "fencing"), nil, "enough", "", ""},
 	{"privileges", mysql, v("@strategies", ""), nil, "", "", ""},

@@ -37,6 +37,7 @@ type Options struct {
 // of ctx.
 func Gather(ctx context.Context, t *target.Target, o Options) (*Facts, error) {
 	g := &gatherer{Facts: newFacts(t.Kind()), target: t, options: o, answerWait: cmp.Or(o.AnswerWait, 10*time.Second)}
+	g.set("exclusive init", t.Line("init"))
 	g.set("pool", o.Pool)
 	g.set("processes", o.Processes)
 	pool, err := t.Pool(target.Options{Conns: 2, NoPrepare: true})
@@ -175,7 +176,7 @@ func (g *gatherer) tables(ctx context.Context, d db.Dialect) {
 		asked = present
 	}
 	if len(asked) > 0 {
-		g.Differences = differences
+		g.Differences = schema.HaveMade(differences, g.target.Line("init"))
 	}
 	g.set("strategies", strings.Join(asked, ", "))
 	if slices.Contains(asked, "fencing") {

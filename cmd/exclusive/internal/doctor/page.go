@@ -47,7 +47,7 @@ changed with ` + "`SET GLOBAL`" + ` belong into the configuration file as well (
 pooled connections have them after they were opened anew.
 `
 
-var holes = regexp.MustCompile(`\{alter:[^}]*\}|\{[a-z_]+\}`)
+var holes = regexp.MustCompile(`\{alter:[^}]*\}|\{[a-z_ ]+\}`)
 
 // written shows a mend without the facts of one server.
 func written(mend string) string {

@@ -14,7 +14,7 @@ var sqlChecks = []Check{
 		Why: "A strategy whose tables are missing or different says ErrSchema, and no work runs.",
 		Outcomes: []Outcome{
 			{Name: "complete", Status: OK, When: "all of the strategies that --strategy names; without it, of each that has a table at all"},
-			{Name: "none", Status: Warn, When: "no strategy has a table, and --strategy is not given", Mend: "copy the migrations (exclusive migrations copy) or make the tables (exclusive init); casupdate needs none"},
+			{Name: "none", Status: Warn, When: "no strategy has a table, and --strategy is not given", Mend: "copy the migrations (see exclusive migrations copy --help), or have the tables made: {exclusive init}; casupdate needs none"},
 			{Name: "differs", Status: Fail, When: "a table, sequence or column is missing or different", Mend: "what is printed: the migration to apply, or the change to make"},
 		},
 		judge: func(f *Facts) (string, string) {

@@ -58,6 +58,9 @@ type Target struct {
 	// mistake in it would be a new, empty database.
 	Create bool
 
+	// Flags name it and the tables in it, for commands that messages tell to run.
+	Flags []string
+
 	// AnswerWait bounds how long Open waits for an answer. 0 stands for the constant.
 	AnswerWait time.Duration
 
@@ -267,7 +270,7 @@ func (t *Target) Open(ctx context.Context, conns int) (_ *Open, err error) {
 	}()
 	if err := o.Ask(ctx); err != nil {
 		if ctx.Err() == nil {
-			err = fmt.Errorf("%w; %s", OneLine(err), AskDoctor)
+			err = fmt.Errorf("%w; %s", OneLine(err), t.AskDoctor())
 		}
 		return nil, err
 	}
@@ -275,7 +278,7 @@ func (t *Target) Open(ctx context.Context, conns int) (_ *Open, err error) {
 }
 
 // AskDoctor is the next step when a database cannot be used.
-const AskDoctor = "exclusive doctor says what to look at"
+func (t *Target) AskDoctor() string { return t.Line("doctor") + " says what to look at" }
 
 // OneLine is an error for mails and logs, with everything said once: a driver tells
 // of each address and each way to connect on a line of its own.
@@ -450,7 +453,7 @@ func (t *Target) Pool(options Options) (*Open, error) {
 		o.Adapter = mysqldb.New(o.SQL)
 	default:
 		if _, err := os.Stat(t.file); !t.Create && errors.Is(err, os.ErrNotExist) {
-			return nil, fmt.Errorf("there is no file %s; exclusive init makes it, with its tables", t.file)
+			return nil, fmt.Errorf("there is no file %s; %s makes it, with its tables", t.file, t.Line("init"))
 		}
 		pool, err := sql.Open("sqlite", t.sqlite)
 		if err != nil {
