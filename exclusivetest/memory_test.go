@@ -220,7 +220,7 @@ func TestMemoryCommitSuspendsTheDeadline(t *testing.T) {
 }
 
 // While a transaction has the row Release waits for as long as its context lasts, and
-// then goes on in the background.
+// then goes on in the background. Another one waits for that, and tells what came of it.
 func TestMemoryReleaseGoesOn(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, d *MemoryDB, m *Memory) {
 		ctx := t.Context()
@@ -237,8 +237,18 @@ func TestMemoryReleaseGoesOn(t *testing.T) {
 		wantErr(t, "release during a transaction", l.Release(short), context.DeadlineExceeded)
 		_, err = m.TryAcquire(ctx, "k")
 		wantErr(t, "acquire during that", err, exclusive.ErrHeld)
-		tx.Rollback()
+		var others sync.WaitGroup
+		for range 3 {
+			others.Go(func() {
+				if err := l.Release(ctx); err != nil {
+					t.Errorf("another release meanwhile: %v", err)
+				}
+			})
+		}
 		synctest.Wait()
+		tx.Rollback()
+		others.Wait()
+		wantErr(t, "a release after it", l.Release(ctx), exclusive.ErrLost)
 		if l.Context().Err() == nil {
 			t.Error("the lease's context has not ended")
 		}

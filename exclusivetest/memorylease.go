@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/exclusive-go/exclusive"
+	"github.com/exclusive-go/exclusive/internal/db"
 	"github.com/exclusive-go/exclusive/internal/run"
 )
 
@@ -22,10 +23,12 @@ type memoryLease struct {
 	// Guarded by the database's mutex.
 	grant           exclusive.Grant
 	expiry, renewal *time.Timer
-	locked          bool // a Commit's transaction has the row
-	over            bool // released, finished or lost
-	finished        bool // by a Commit
-	dropped         bool // its Do has returned, or it was released
+	locked          bool          // a Commit's transaction has the row
+	over            bool          // released, finished or lost
+	finished        bool          // by a Commit
+	dropped         bool          // its Do has returned, or it was released
+	later           chan struct{} // closed when what releases in the background has ended
+	laterErr        error         // of that
 }
 
 var _ exclusive.Holding = (*memoryLease)(nil)
@@ -126,19 +129,50 @@ func (l *memoryLease) Renew(ctx context.Context) error {
 }
 
 // Release implements exclusive.Holding. Only a transaction that has the row can make
-// it go on in the background, until that has ended.
+// it go on in the background, until that has ended. Another Release waits for the one
+// in the background, and tells what came of it.
 func (l *memoryLease) Release(ctx context.Context) error {
 	l.m.db.mu.Lock()
-	locked := l.m.db.locks[l.row()] != nil
+	locked, later := l.m.db.locks[l.row()] != nil, l.later
 	l.m.db.mu.Unlock()
+	if later != nil {
+		return l.await(ctx, later)
+	}
 	if !locked { // it takes no time
 		ctx = context.WithoutCancel(ctx)
 	}
 	err := l.release(ctx, true)
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		go func() { _ = l.release(context.WithoutCancel(ctx), true) }()
+		l.goOn()
 	}
 	return err
+}
+
+// goOn releases in the background, unless that is under way.
+func (l *memoryLease) goOn() {
+	l.m.db.mu.Lock()
+	defer l.m.db.mu.Unlock()
+	if l.later != nil {
+		return
+	}
+	later := make(chan struct{})
+	l.later = later
+	go func() {
+		l.laterErr = l.release(context.Background(), true)
+		close(later)
+	}()
+}
+
+func (l *memoryLease) await(ctx context.Context, later chan struct{}) error {
+	select {
+	case <-later:
+	case <-ctx.Done():
+		return db.CtxError(ctx, "release", l.grant.Key, nil)
+	}
+	l.m.db.mu.Lock()
+	defer l.m.db.mu.Unlock()
+	l.later = nil
+	return l.laterErr
 }
 
 // release gives the key back. clean says that the work was done.
