@@ -80,7 +80,9 @@ type Transactional[Tx any] interface {
 	// returned, or the lease was released, it is ErrLost, whether g had
 	// committed or not, or ErrFenced once a newer holder exists. After any
 	// other result nothing was written, except ErrOutcomeUnknown: then nobody
-	// can tell yet.
+	// can tell yet. If COMMIT gets no answer what became of it is asked for until
+	// the lease ends, or ctx's deadline if that is later, at least for 5 s, after
+	// which the end of ctx ends it.
 	//
 	// apply must not commit or roll back tx, by method or by statement, must
 	// not keep it, and must return every error of its statements: after some,

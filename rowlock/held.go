@@ -229,7 +229,7 @@ func (h *held[Tx]) abandon(ctx context.Context) error {
 
 // fate is what became of a COMMIT that got no answer.
 func (h *held[Tx]) fate(ctx context.Context) strategy.Fate {
-	fate, err := h.locks.server.AskFate(ctx, func(ctx context.Context) (strategy.Fate, error) {
+	fate, err := h.locks.server.AskFate(ctx, time.Time{}, func(ctx context.Context) (strategy.Fate, error) {
 		return h.dialect.fate(ctx, h.locks.server.DB, h.trace)
 	})
 	if err != nil {

@@ -122,18 +122,23 @@ func settle(ctx context.Context, key string, c *Claim, workErr, left error) erro
 	return Join(workErr, lost, abandon(ctx, c, workErr))
 }
 
-// finish tries for EndWait, which the caller's cancellation does not reach, and
-// then again until Claim.Until or the cancellation, which the error matches then: a
-// connection may hang whose server has gone away.
+// finish ends the grant after work has returned nil.
 func finish(ctx context.Context, c *Claim) error {
 	var until time.Time
 	if c.Until != nil {
 		until = c.Until()
 	}
+	return Insist(ctx, until, c.Finish)
+}
+
+// Insist tries for EndWait, which the end of ctx does not reach, and then again until
+// a moment or the end of ctx, which the error matches then. Each try has a context of
+// its own: a connection may hang whose server has gone away.
+func Insist(ctx context.Context, until time.Time, f func(ctx context.Context) error) error {
 	try := func() (err error, unanswered bool) {
 		fctx, cancel := Detach(ctx)
 		defer cancel()
-		err = c.Finish(fctx)
+		err = f(fctx)
 		return err, err != nil && fctx.Err() != nil
 	}
 	for {

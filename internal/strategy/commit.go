@@ -3,6 +3,7 @@ package strategy
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/exclusive-go/exclusive"
 	"github.com/exclusive-go/exclusive/internal/db"
@@ -86,7 +87,11 @@ func (s *Server[Tx, S]) commit(ctx context.Context, c Commit[Tx, S], apply func(
 		return nil
 	})
 	if errors.Is(err, db.ErrCommitUnknown) {
-		err = s.lookUp(ctx, g, err, func(ctx context.Context) (Fate, error) { return c.Fate(ctx, sql) })
+		expires := g.Expires
+		if c.Held != nil {
+			expires = c.Held.Expires() // as it was renewed
+		}
+		err = s.lookUp(ctx, g, expires, err, func(ctx context.Context) (Fate, error) { return c.Fate(ctx, sql) })
 	}
 	return err
 }
@@ -114,21 +119,27 @@ func (s *Server[Tx, S]) transact(ctx context.Context, key string, apply func(con
 	return s.Fail(ctx, "commit", key, err)
 }
 
-// AskFate asks what became of a transaction, whether ctx has ended or not. It
-// outlasts a short absence of the server, which may be why the answer was lost.
-func (s *Server[Tx, S]) AskFate(ctx context.Context, ask func(ctx context.Context) (Fate, error)) (fate Fate, err error) {
-	ctx, cancel := run.Detach(ctx)
-	defer cancel()
-	err = db.Retry(ctx, s.DB, func(ctx context.Context) (err error) {
-		fate, err = ask(ctx)
-		return err
+// AskFate asks what became of a transaction, whether ctx has ended or not. A server
+// that fails over, which may be why the answer was lost, is away for longer than
+// run.EndWait. So it asks on until the end of the grant, when somebody else can leave
+// his trace in place of ours, or that of ctx's time, whichever is later; a cancelled
+// ctx ends it too, but for the first run.EndWait.
+func (s *Server[Tx, S]) AskFate(ctx context.Context, expires time.Time, ask func(ctx context.Context) (Fate, error)) (fate Fate, err error) {
+	if deadline, ok := ctx.Deadline(); ok && deadline.After(expires) {
+		expires = deadline
+	}
+	err = run.Insist(ctx, expires, func(ctx context.Context) error {
+		return db.Retry(ctx, s.DB, func(ctx context.Context) (err error) {
+			fate, err = ask(ctx)
+			return err
+		})
 	})
 	return fate, err
 }
 
 // lookUp says what the fate of a Commit's transaction means.
-func (s *Server[Tx, S]) lookUp(ctx context.Context, g exclusive.Grant, unknown error, ask func(ctx context.Context) (Fate, error)) error {
-	fate, err := s.AskFate(ctx, ask)
+func (s *Server[Tx, S]) lookUp(ctx context.Context, g exclusive.Grant, expires time.Time, unknown error, ask func(ctx context.Context) (Fate, error)) error {
+	fate, err := s.AskFate(ctx, expires, ask)
 	switch {
 	case err != nil:
 		return OutcomeUnknown(g, errors.Join(unknown, err))
