@@ -32,7 +32,7 @@ type dialect interface {
 	// whether it was. In a transaction the row stays locked until that ends.
 	finish(ctx context.Context, r db.Runner, g exclusive.Grant, result []byte) (bool, error)
 	fail(ctx context.Context, r db.Runner, g exclusive.Grant, text string, rest int64) (bool, error)
-	unclaim(ctx context.Context, r db.Runner, g exclusive.Grant) (bool, error)
+	unclaim(ctx context.Context, r db.Runner, g exclusive.Grant, text string) (bool, error)
 
 	// read reads a row; lock waits for the transactions that hold it.
 	read(ctx context.Context, r db.Runner, run string, lock bool) (t row, found bool, err error)

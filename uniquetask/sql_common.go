@@ -36,7 +36,7 @@ func newCommon(x texter, task []byte) common {
 		readyQ:   f(`SELECT COUNT(*) FROM {task} t, {floor} f WHERE t.task = f.task AND 1 = 0`),
 		finishQ:  f(`UPDATE {task} SET result = ?, state = 'done', ended_at = {now}, free_at = {now} ` + current),
 		failQ:    f(`UPDATE {task} SET error = ?, state = 'failed', ended_at = {now}, free_at = {now} + ? ` + current),
-		unclaimQ: f(`UPDATE {task} SET error = 'never began', state = 'failed', attempt = attempt - 1, ended_at = {now}, free_at = {now} ` + live),
+		unclaimQ: f(`UPDATE {task} SET error = ?, state = 'failed', attempt = attempt - 1, ended_at = {now}, free_at = {now} ` + live),
 		releaseQ: f(`UPDATE {task} SET free_at = {now} ` + live),
 		// Locked, not only read, so that nobody takes the run over until the
 		// caller's transaction has ended; a locking read also sees the
@@ -80,8 +80,8 @@ func (c *common) fail(ctx context.Context, r db.Runner, g exclusive.Grant, text 
 	return strategy.Changed(ctx, r, c.failQ, text, rest, c.task, []byte(g.Key), g.ID, g.Token)
 }
 
-func (c *common) unclaim(ctx context.Context, r db.Runner, g exclusive.Grant) (bool, error) {
-	return strategy.Changed(ctx, r, c.unclaimQ, c.task, []byte(g.Key), g.ID)
+func (c *common) unclaim(ctx context.Context, r db.Runner, g exclusive.Grant, text string) (bool, error) {
+	return strategy.Changed(ctx, r, c.unclaimQ, text, c.task, []byte(g.Key), g.ID)
 }
 
 func (c *common) release(ctx context.Context, r db.Runner, run, id string) (bool, error) {

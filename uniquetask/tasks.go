@@ -164,6 +164,9 @@ func (t *Tasks[Tx]) abandon(ctx context.Context, h *lease.Held, cause error) err
 	if h.Stopped() {
 		rest = 0
 	}
+	if errors.Is(cause, run.ErrNotBegun) {
+		return h.ReleaseWith(ctx, func(ctx context.Context, g exclusive.Grant) error { return t.unclaim(ctx, g, text) })
+	}
 	return h.ReleaseWith(ctx, func(ctx context.Context, g exclusive.Grant) error {
 		return t.end(ctx, "fail", g, Failed, func(ctx context.Context, d dialect) (bool, error) {
 			return d.fail(ctx, t.server.DB, g, text, rest.Microseconds())
@@ -339,10 +342,15 @@ func (s store[Tx]) Renew(ctx context.Context, grants []exclusive.Grant) (lost, w
 	})
 }
 
-// Release implements lease.Backend: it gives back a claim whose answer was
-// lost. Work never began, so it does not count as an attempt.
+// Release implements lease.Backend: it gives back a claim whose answer was lost.
 func (s store[Tx]) Release(ctx context.Context, g exclusive.Grant) error {
-	return s.end(ctx, "give back", g, Failed, func(ctx context.Context, d dialect) (bool, error) {
-		return d.unclaim(ctx, s.server.DB, g)
+	return s.unclaim(ctx, g, "never began")
+}
+
+// unclaim gives back a run of which work never began, which text says: it does not
+// count as an attempt.
+func (t *Tasks[Tx]) unclaim(ctx context.Context, g exclusive.Grant, text string) error {
+	return t.end(ctx, "give back", g, Failed, func(ctx context.Context, d dialect) (bool, error) {
+		return d.unclaim(ctx, t.server.DB, g, text)
 	})
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/exclusive-go/exclusive/cmd/exclusive/internal/supervise"
 	"github.com/exclusive-go/exclusive/cmd/exclusive/internal/target"
 	"github.com/exclusive-go/exclusive/fencing"
+	"github.com/exclusive-go/exclusive/internal/run"
 	"github.com/exclusive-go/exclusive/redisbackend"
 	"github.com/exclusive-go/exclusive/uniquetask"
 )
@@ -65,7 +66,8 @@ command's own. It may read from the terminal, unless its output goes into a pipe
 for the other programs there.
 
 A script without #! that the kernel cannot run is run by /bin/sh, as cron does.
-What has no interpreter, or may not be executed, is told before anything is taken.
+What has no interpreter, or may not be executed, is told before anything is taken; what
+only the kernel knows, when it is to start. It is no attempt of the run either.
 
 Without --quiet a line on standard error says why a command did not run.
 
@@ -430,10 +432,15 @@ func (e *childError) Error() string {
 	return fmt.Sprintf("the command failed with exit code %d", e.result.Code)
 }
 
+// notBegun is why the command was not started: that was no attempt.
+type notBegun struct{ error }
+
+func (e *notBegun) Unwrap() []error { return []error{e.error, run.ErrNotBegun} }
+
 // work runs the command under a grant.
 func (r *runner) work(ctx context.Context, g exclusive.Grant, path string, process chan<- *supervise.Process) error {
 	if !r.begin(ctx) {
-		return context.Cause(ctx)
+		return &notBegun{context.Cause(ctx)}
 	}
 	expires := func() time.Time {
 		now, _ := exclusive.CurrentGrant(ctx)
@@ -444,7 +451,7 @@ func (r *runner) work(ctx context.Context, g exclusive.Grant, path string, proce
 		KillAfter: r.killAfter, Reserve: r.reserve(),
 	}, expires(), os.Stdin, os.Stdout, os.Stderr)
 	if err != nil {
-		return err
+		return &notBegun{err}
 	}
 	r.ran = true
 	process <- p

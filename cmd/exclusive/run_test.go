@@ -191,6 +191,32 @@ func TestRunScriptWithoutInterpreter(t *testing.T) {
 	}
 }
 
+// What the kernel alone knows not to go is told when it is to start. The key is given
+// back as if nobody had taken it: whoever can run the command is the first to try.
+func TestRunGivesBackWhatCannotStart(t *testing.T) {
+	t.Parallel()
+	dsn, plain := sqliteFile(t)
+	program := filepath.Join(t.TempDir(), "program")
+	if err := os.WriteFile(program, []byte("\x7fELF\x00 of another machine"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, flags := range [][]string{{"--name", "k"}, {"--name", "n", "--once", "r", "--max-attempts", "1", "--backoff", "1h"}} {
+		for range 2 {
+			if code, _, stderr := output(t, self(t, dsn, slices.Concat([]string{"run"}, flags, []string{program})...)); code != 126 || !strings.Contains(stderr, "exec format error") {
+				t.Errorf("%q: exit code %d, %s", flags, code, stderr)
+			}
+		}
+		if flags[1] == "n" {
+			if n := count(t, plain, "SELECT COUNT(*) FROM exclusive_task WHERE state = 'failed' AND error LIKE '%exec format error' AND attempt = 0"); n != 1 {
+				t.Errorf("%d runs are given back, with the reason", n)
+			}
+		}
+		if code, stdout, stderr := output(t, self(t, dsn, slices.Concat([]string{"run"}, flags, []string{"sh", "-c", "echo $EXCLUSIVE_ATTEMPT"})...)); code != 0 || stdout != "1\n" {
+			t.Errorf("%q, a command that can run: exit code %d, attempt %q, %s", flags, code, stdout, stderr)
+		}
+	}
+}
+
 func TestRunEnvironment(t *testing.T) {
 	t.Parallel()
 	dsn, plain := sqliteFile(t)

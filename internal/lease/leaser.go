@@ -46,9 +46,9 @@ func NewLeaser(cfg Config, wait time.Duration, store Store) *Leaser {
 
 // Do implements exclusive.Exclusive.
 func (l *Leaser) Do(ctx context.Context, key string, work exclusive.Work) error {
-	giveUp := l.store.Release
+	giveUp, unclaim := l.store.Release, l.store.Release
 	if s, ok := l.store.(Counter); ok {
-		giveUp = s.GiveUp
+		giveUp, unclaim = s.GiveUp, s.Unclaim
 	}
 	return run.Do(ctx, l.Keeper.cfg.Observed, key, work, func(ctx context.Context) (*run.Claim, error) {
 		h, err := l.Claim(ctx, key)
@@ -61,8 +61,13 @@ func (l *Leaser) Do(ctx context.Context, key string, work exclusive.Work) error 
 			Commits:   &h.Commits,
 			Committed: h.Finished,
 			Finish:    func(ctx context.Context) error { return h.Finish(ctx, notReleased, l.store.Release) },
-			Abandon:   func(ctx context.Context, _ error) error { return h.ReleaseWith(ctx, giveUp) },
-			Ended:     h.Forget,
+			Abandon: func(ctx context.Context, cause error) error {
+				if errors.Is(cause, run.ErrNotBegun) {
+					return h.ReleaseWith(ctx, unclaim)
+				}
+				return h.ReleaseWith(ctx, giveUp)
+			},
+			Ended: h.Forget,
 		}, nil
 	})
 }
@@ -223,7 +228,7 @@ func (l *Leaser) topUp(ctx context.Context, g exclusive.Grant) (requested time.T
 type Counter interface {
 	// GiveUp is Release after a failure: the next grant is one more attempt.
 	GiveUp(ctx context.Context, g exclusive.Grant) error
-	// Unclaim is Release of a grant that nobody has had: it was no attempt, and
+	// Unclaim is Release of a grant that nobody has used: it was no attempt, and
 	// the ones before it still count.
 	Unclaim(ctx context.Context, g exclusive.Grant) error
 }

@@ -131,6 +131,10 @@ func finish(ctx context.Context, c *Claim) error {
 	return Insist(ctx, until, c.Finish)
 }
 
+// ErrNotBegun is for work of ours that could not begin: with an error that matches it
+// the grant was no attempt.
+var ErrNotBegun = errors.New("work has not begun")
+
 // Insist tries for EndWait, which the end of ctx does not reach, and then again until
 // a moment or the end of ctx, which the error matches then. Each try has a context of
 // its own: a connection may hang whose server has gone away.
