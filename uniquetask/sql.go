@@ -50,6 +50,8 @@ type dialect interface {
 	// claims that have read the floor, unless that is high enough: then it is one
 	// statement, otherwise two.
 	raise(ctx context.Context, r db.Runner, token int64) error
+	// lookAtFloor fails if the floor is locked, where a claim does not say so.
+	lookAtFloor(ctx context.Context, r db.Runner) error
 	// forget removes a row if it is as it was seen, and nobody works on it.
 	forget(ctx context.Context, r db.Runner, seen Run) (bool, error)
 	// old reads which rows behind after ended at least age microseconds ago, up

@@ -149,6 +149,8 @@ func (c *common) raise(ctx context.Context, r db.Runner, token int64) error {
 	return err
 }
 
+func (c *common) lookAtFloor(context.Context, db.Runner) error { return nil }
+
 func (c *common) forget(ctx context.Context, r db.Runner, seen Run) (bool, error) {
 	return strategy.Changed(ctx, r, c.forgetQ, c.task, []byte(seen.Run), seen.GrantID, seen.Token, string(seen.State))
 }

@@ -12,7 +12,7 @@ import (
 // mysqlFamily is what MySQL and MariaDB do alike.
 type mysqlFamily struct {
 	common
-	claimQ, renewQ string
+	claimQ, renewQ, lookQ string
 }
 
 func newMySQLFamily(x texter, task []byte) mysqlFamily {
@@ -78,6 +78,9 @@ func newMySQLFamily(x texter, task []byte) mysqlFamily {
 			FOR UPDATE SKIP LOCKED
 			ON DUPLICATE KEY UPDATE free_at = GREATEST({task}.free_at + 1, {now} + ?)`),
 
+		// FOR SHARE, which is all that a claim needs.
+		lookQ: x.text(`SELECT token FROM {floor} WHERE task = ? FOR SHARE NOWAIT`),
+
 		common: newCommon(x, task),
 	}
 	m.raiseQ = x.text(`INSERT INTO {floor} (task, token) SELECT n.t, n.token FROM (SELECT ? AS t, ? AS token) n
@@ -90,6 +93,13 @@ func (m *mysqlFamily) ready(ctx context.Context, r db.Runner) error {
 		return err
 	}
 	return strategy.MeasuresWaits(ctx, r)
+}
+
+// lookAtFloor tells a floor that is locked from the row of a run that somebody is
+// inserting: a claim waits for either.
+func (m *mysqlFamily) lookAtFloor(ctx context.Context, r db.Runner) error {
+	_, err := strategy.Exists(ctx, r, m.lookQ, m.task)
+	return err
 }
 
 // claimArgs are the arguments of claimQ.
@@ -146,6 +156,7 @@ func newMariaDB(x texter, task []byte) dialect {
 	// Commit that is under way.
 	m.claimQ = "SET STATEMENT innodb_lock_wait_timeout = 0 FOR " + m.claimQ + x.text(" RETURNING {columns}")
 	m.renewQ += " RETURNING grant_id"
+	m.lookQ = x.text(`SELECT token FROM {floor} WHERE task = ? LOCK IN SHARE MODE NOWAIT`)
 	return m
 }
 

@@ -325,6 +325,12 @@ func (s store[Tx]) Acquire(ctx context.Context, key, id string, waiting bool) (g
 	if e := s.cfg.refused(key, got.row); e != nil {
 		return g, requested, e
 	}
+	if got.row.state == "" && !waiting { // a waiter comes again
+		if err := d.lookAtFloor(ctx, s.server.DB); s.server.RowLocked(err) {
+			return g, requested, &exclusive.Error{Op: "claim", Key: key, Kind: exclusive.ErrUnavailable, Err: err,
+				Hint: "a transaction keeps the task's row of the floor table locked, which new runs need; end it, and try again"}
+		}
+	}
 	return g, requested, &exclusive.Error{Op: "claim", Key: key, Kind: exclusive.ErrHeld, Hint: "a transaction has its row"}
 }
 

@@ -604,6 +604,14 @@ func TestB049_GapLocks(t *testing.T) {
 			}
 			s.Rollback()
 			must(t, "a new run", <-told)
+			// Nor is it if the lock stays.
+			s = session.Begin(t, target.Plain)
+			s.Int("SELECT token FROM exclusive_task_floor WHERE task = 'task' FOR UPDATE")
+			err := tasks.Do(soon(t), "one that nobody has", nothing)
+			wantErr(t, "a new run, beside a lock that stays", err, exclusive.ErrUnavailable)
+			not(t, "a new run, beside a lock that stays", err, exclusive.ErrHeld)
+			s.Rollback()
+			must(t, "a new run, after it", tasks.Do(soon(t), "one more", nothing))
 		})
 		t.Run("twin", func(t *testing.T) {
 			target.MustExec(t, "CREATE TABLE naive (id varchar(20) PRIMARY KEY)")
