@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -198,6 +199,11 @@ func (t *Tasks[Tx]) end(ctx context.Context, op string, g exclusive.Grant, state
 	}
 	if found && r.id == g.ID && r.state == string(state) {
 		return nil // this ran before and its answer was lost
+	}
+	if found && r.id != g.ID && state == Failed && slices.ContainsFunc(parseHistory(r.history), func(a Attempt) bool {
+		return a.Token == g.Token && a.State == Failed
+	}) {
+		return nil // so it has, and somebody has begun another attempt since
 	}
 	e := stale(op, g, r, found)
 	if e.Kind == exclusive.ErrFenced && state != Done {

@@ -216,6 +216,48 @@ func testStatementsWithoutAnswer[Tx any](t *testing.T, target *matrix.Target[Tx]
 	}
 }
 
+// A failure that was recorded without an answer is known as one, also when somebody has
+// begun another attempt by the time that it is sent again: nothing was lost.
+func TestFailureWithoutAnswer(t *testing.T) {
+	matrix.Drivers(t, testFailureWithoutAnswer, testFailureWithoutAnswer, "postgres", "mysql", "mariadb")
+}
+
+func testFailureWithoutAnswer[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	setUp(t, target)
+	far, p := through(t, target)
+	x, other := newTasks(t, far, uniquetask.Config{}), newTasks(t, target, uniquetask.Config{})
+	recorded := errBusiness.Error() // and not what prepares the statement
+	if target.Dialect != "postgres" {
+		recorded = "SET error" // texts are written there in another way
+	}
+	var sent atomic.Int64
+	err := x.Do(t.Context(), "r", func(context.Context, exclusive.Grant) error {
+		p.Intercept(func(data []byte) proxy.Verdict {
+			if !bytes.Contains(data, []byte(recorded)) {
+				return proxy.Pass
+			}
+			if sent.Add(1) == 1 {
+				return proxy.CutAfter
+			}
+			if err := other.Do(t.Context(), "r", nothing); err != nil && !errors.Is(err, exclusive.ErrDone) {
+				t.Errorf("the other: %v", err)
+			}
+			return proxy.Pass
+		})
+		return errBusiness
+	})
+	p.Intercept(nil)
+	wantErr(t, "do", err, errBusiness)
+	if sent.Load() < 2 || errors.Is(err, exclusive.ErrLost) {
+		t.Errorf("sent %d times: %v; nothing was lost", sent.Load(), err)
+	}
+	r, err := other.Outcome(t.Context(), "r")
+	must(t, "outcome", err)
+	if r.State != uniquetask.Done || len(r.Earlier) != 1 || r.Earlier[0].State != uniquetask.Failed {
+		t.Errorf("stored: %+v", r)
+	}
+}
+
 // The claim's answer comes too late for the caller: the run is given back, and
 // what never began is no attempt.
 func TestClaimGivenUp(t *testing.T) { matrix.Drivers(t, testClaimGivenUp, testClaimGivenUp) }
