@@ -113,12 +113,11 @@ func (t *Table[Tx]) Do(ctx context.Context, key string, work exclusive.Work) err
 			until = h.Expires
 		}
 		return &run.Claim{
-			Grant:     h.Grant(),
-			Context:   h.Context(),
-			Commits:   &h.Commits,
-			Committed: h.Finished,
-			Finish:    func(ctx context.Context) error { return h.Finish(ctx, notDone, t.finish) },
-			Until:     until,
+			Grant:   h.Grant(),
+			Context: h.Context(),
+			Commits: &h.Commits,
+			Finish:  func(ctx context.Context) error { return h.Finish(ctx, notDone, t.finish) },
+			Until:   until,
 			Abandon: func(ctx context.Context, _ error) error {
 				failed := t.cfg.Failed != nil && !h.Stopped()
 				return h.ReleaseWith(ctx, func(ctx context.Context, g exclusive.Grant) error {

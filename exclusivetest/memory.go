@@ -142,13 +142,12 @@ func (m *Memory) Do(ctx context.Context, key string, work exclusive.Work) error 
 		}
 		l.keepCtx = true // nobody else has it yet
 		return &run.Claim{
-			Grant:     l.Grant(),
-			Context:   l.ctx,
-			Commits:   &l.commits,
-			Committed: l.committed,
-			Finish:    func(ctx context.Context) error { return l.release(ctx, true) },
-			Abandon:   func(ctx context.Context, _ error) error { return l.release(ctx, false) },
-			Ended:     l.drop,
+			Grant:   l.Grant(),
+			Context: l.ctx,
+			Commits: &l.commits,
+			Finish:  func(ctx context.Context) error { return l.release(ctx, true) },
+			Abandon: func(ctx context.Context, _ error) error { return l.release(ctx, false) },
+			Ended:   l.drop,
 		}, nil
 	})
 }
@@ -295,24 +294,20 @@ func (m *Memory) check(ctx context.Context, op string, tx *MemoryTx, g exclusive
 }
 
 // Commit implements exclusive.Transactional.
-func (m *Memory) Commit(ctx context.Context, g exclusive.Grant, apply func(ctx context.Context, tx *MemoryTx) error) (err error) {
+func (m *Memory) Commit(ctx context.Context, g exclusive.Grant, apply func(ctx context.Context, tx *MemoryTx) error) error {
 	if err := strategy.ValidCommit(g, apply); err != nil {
 		return err
 	}
 	if l := m.find(g); l != nil {
-		if err := l.commits.Begin(g); err != nil {
-			return err
-		}
-		err = run.ErrUnwound // unless commit returns
-		defer func() {
-			l.unlock()
-			l.commits.End(err)
-		}()
 		sending := run.Sending(&l.commits, g, apply)
-		apply = func(ctx context.Context, tx *MemoryTx) error {
+		locking := func(ctx context.Context, tx *MemoryTx) error {
 			l.lock()
 			return sending(ctx, tx)
 		}
+		return run.Observed{}.Commit(ctx, g,
+			func() error { return l.commits.Begin(g) },
+			func(err error) { l.unlock(); l.commits.End(err) },
+			func(ctx context.Context) error { return m.commit(ctx, g, locking) })
 	}
 	return m.commit(ctx, g, apply)
 }

@@ -252,9 +252,3 @@ func (l *memoryLease) stop() bool {
 	l.renewal.Stop()
 	return true
 }
-
-func (l *memoryLease) committed() bool {
-	l.m.db.mu.Lock()
-	defer l.m.db.mu.Unlock()
-	return l.finished
-}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"sync/atomic"
 
 	"github.com/exclusive-go/exclusive"
 	"github.com/exclusive-go/exclusive/internal/db"
@@ -78,16 +77,17 @@ func (m *Guard[Tx]) Register(ctx context.Context, g exclusive.Grant) (err error)
 // as ErrInvalid until a newer grant is accepted. It does not touch the issuer's
 // lease.
 func (m *Guard[Tx]) Commit(ctx context.Context, g exclusive.Grant, apply func(ctx context.Context, tx Tx) error) error {
-	return m.commit(ctx, g, true, apply)
+	return m.commit(ctx, g, nil, true, apply)
 }
 
-// commit is Commit. works is whether the work of g may still run.
-func (m *Guard[Tx]) commit(ctx context.Context, g exclusive.Grant, works bool, apply func(ctx context.Context, tx Tx) error) error {
+// commit is Commit. commits are those of a grant that works under Guarded; works is
+// whether the work of g may still run.
+func (m *Guard[Tx]) commit(ctx context.Context, g exclusive.Grant, commits *run.Commits, works bool, apply func(ctx context.Context, tx Tx) error) error {
 	if err := strategy.ValidCommit(g, apply); err != nil {
 		return err
 	}
 	return m.server.Commit(ctx, m.observed, strategy.Commit[Tx, dialect]{
-		Grant: g, Apply: apply,
+		Grant: g, Commits: commits, Apply: apply,
 		Finish: func(ctx context.Context, d dialect, r db.Runner) error {
 			return m.accept(ctx, "commit", d, r, g, useEnded, works)
 		},
@@ -185,13 +185,7 @@ type guarded[Tx any] struct {
 	guard  *Guard[Tx]
 
 	mu    sync.Mutex
-	works map[string]*working // by the id of each grant that works
-}
-
-// working is a grant whose work runs here.
-type working struct {
-	commits   run.Commits
-	committed atomic.Bool
+	works map[string]*run.Commits // by the id of each grant that works here
 }
 
 // Promises adds what the guard gives to what the issuer promises.
@@ -207,24 +201,9 @@ func (c *guarded[Tx]) Check(ctx context.Context, tx Tx, g exclusive.Grant) error
 }
 
 // Commit implements exclusive.Transactional.
-func (c *guarded[Tx]) Commit(ctx context.Context, g exclusive.Grant, apply func(ctx context.Context, tx Tx) error) (err error) {
-	w := c.find(g)
-	if w == nil {
-		return c.guard.commit(ctx, g, false, apply)
-	}
-	if err := w.commits.Begin(g); err != nil {
-		_, end := c.guard.observed.Start(ctx, exclusive.Event{Op: exclusive.OpCommit, Key: g.Key, Grant: g})
-		end(g, err)
-		return err
-	}
-	err = run.ErrUnwound // unless commit returns
-	defer func() {
-		if err == nil {
-			w.committed.Store(true)
-		}
-		w.commits.End(err)
-	}()
-	return c.guard.commit(ctx, g, true, run.Sending(&w.commits, g, apply))
+func (c *guarded[Tx]) Commit(ctx context.Context, g exclusive.Grant, apply func(ctx context.Context, tx Tx) error) error {
+	commits := c.find(g)
+	return c.guard.commit(ctx, g, commits, commits != nil, apply)
 }
 
 // maxRaises bounds how often Do raises the issuer's tokens: once is enough
@@ -237,7 +216,7 @@ func (c *guarded[Tx]) Do(ctx context.Context, key string, work exclusive.Work) e
 		return c.issuer.Do(ctx, key, nil) // it says what is wrong
 	}
 	for raises := 0; ; raises++ {
-		w := &working{}
+		commits := new(run.Commits)
 		var ahead *exclusive.Holder // whom the guard has seen, if that is why it refused
 		var committed, blocked bool
 		var workErr error
@@ -252,17 +231,17 @@ func (c *guarded[Tx]) Do(ctx context.Context, key string, work exclusive.Work) e
 				}
 				return err
 			}
-			c.begin(g, w)
+			c.begin(g, commits)
 			defer func() {
-				left := w.commits.Await(g)
+				left := commits.Await(g)
 				c.end(g)
-				if committed = w.committed.Load(); committed {
+				if committed = commits.Committed(); committed {
 					return
 				}
 				err = run.Join(err, left)
-				if w.commits.Running() { // it has the mark locked, or will
+				if commits.Running() { // it has the mark locked, or will
 					cancel(left)
-					w.commits.After(func() { c.guard.stop(ctx, g) })
+					commits.After(func() { c.guard.stop(ctx, g) })
 					return
 				}
 				c.guard.stop(ctx, g)
@@ -293,17 +272,17 @@ func (c *guarded[Tx]) Do(ctx context.Context, key string, work exclusive.Work) e
 	}
 }
 
-func (c *guarded[Tx]) begin(g exclusive.Grant, w *working) {
+func (c *guarded[Tx]) begin(g exclusive.Grant, commits *run.Commits) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.works == nil {
-		c.works = make(map[string]*working)
+		c.works = make(map[string]*run.Commits)
 	}
-	c.works[g.ID] = w
+	c.works[g.ID] = commits
 }
 
 // find is nil if the work of g does not run here.
-func (c *guarded[Tx]) find(g exclusive.Grant) *working {
+func (c *guarded[Tx]) find(g exclusive.Grant) *run.Commits {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.works[g.ID]

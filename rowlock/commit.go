@@ -70,30 +70,22 @@ func (l *Locks[Tx]) Commit(ctx context.Context, g exclusive.Grant, apply func(ct
 }
 
 // commit is Commit. again is whether the lock must survive an error of apply's.
-func (l *Locks[Tx]) commit(ctx context.Context, g exclusive.Grant, again bool, apply func(ctx context.Context, tx Tx) error) (err error) {
+func (l *Locks[Tx]) commit(ctx context.Context, g exclusive.Grant, again bool, apply func(ctx context.Context, tx Tx) error) error {
 	if err := validGrant("commit", g); err != nil {
 		return err
 	}
 	if apply == nil {
 		return invalid("commit", g.Key, "apply is nil")
 	}
-	ctx, end := l.observed.Start(ctx, exclusive.Event{Op: exclusive.OpCommit, Key: g.Key, Grant: g})
-	defer func() { end(g, err) }()
-	h, err := l.current("commit", g)
-	if err != nil {
-		return err
-	}
-	if err := h.beginCommit(ctx, g); err != nil {
-		return err
-	}
-	err = run.ErrUnwound // unless apply returns
-	defer func() {
-		if err == run.ErrUnwound { // nobody but a recover in work can see this
-			_ = h.rollBack(h.lost("the transaction was rolled back", err))
+	var h *held[Tx]
+	begin := func() (err error) {
+		if h, err = l.current("commit", g); err != nil {
+			return err
 		}
-		h.endCommit(err)
-	}()
-	return h.apply(ctx, g, again, apply)
+		return h.beginCommit(ctx, g)
+	}
+	return l.observed.Commit(ctx, g, begin, func(err error) { h.endCommit(err) },
+		func(ctx context.Context) error { return h.apply(ctx, g, again, apply) })
 }
 
 // beginCommit gets the use of the transaction. Every one that returns nil needs
@@ -118,6 +110,9 @@ func (h *held[Tx]) beginCommit(ctx context.Context, g exclusive.Grant) error {
 
 // endCommit gives the use back, and tells what came of the Commit.
 func (h *held[Tx]) endCommit(err error) {
+	if err == run.ErrUnwound { // nobody but a recover in work can see this
+		_ = h.rollBack(h.lost("the transaction was rolled back", err))
+	}
 	h.use <- struct{}{}
 	h.commits.End(err)
 }

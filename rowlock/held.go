@@ -72,10 +72,6 @@ func (h *held[Tx]) claim() *run.Claim {
 		Grant:   h.grants[0],
 		Context: h.ctx,
 		Commits: &h.commits,
-		Committed: func() bool {
-			s, _ := h.now()
-			return s == done
-		},
 		Finish:  h.finish,
 		Abandon: func(ctx context.Context, _ error) error { return h.abandon(ctx) },
 		Ended:   func() { h.locks.forget(h) },

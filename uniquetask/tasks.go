@@ -97,10 +97,9 @@ func (t *Tasks[Tx]) Do(ctx context.Context, key string, work exclusive.Work) err
 		}
 		g := h.Grant()
 		return &run.Claim{
-			Grant:     g,
-			Context:   h.Context(),
-			Commits:   &h.Commits,
-			Committed: h.Finished,
+			Grant:   g,
+			Context: h.Context(),
+			Commits: &h.Commits,
 			Finish: func(ctx context.Context) error {
 				result := t.result(g) // it may be stored when Do has returned
 				return h.Finish(ctx, notDone, func(ctx context.Context, g exclusive.Grant) error { return t.finish(ctx, g, result) })

@@ -509,3 +509,23 @@ func testRefusedCommitIsObserved[Tx any](t *testing.T, target *matrix.Target[Tx]
 		}
 	}
 }
+
+// A Commit whose apply panics is not observed as one that has succeeded, also where no
+// lease of this process is behind it.
+func TestPanickedCommitIsObserved(t *testing.T) {
+	matrix.Drivers(t, testPanickedCommitIsObserved, testPanickedCommitIsObserved)
+}
+
+func testPanickedCommitIsObserved[Tx any](t *testing.T, target *matrix.Target[Tx]) {
+	setUp(t, target)
+	var seen commits
+	guard, err := fencing.NewGuard(target.DB, fencing.GuardConfig{Observer: &seen})
+	must(t, "new guard", err)
+	func() {
+		defer func() { _ = recover() }()
+		_ = guard.Commit(t.Context(), exclusive.Grant{Key: "observed", ID: "id", Token: 1}, func(context.Context, Tx) error { panic("boom") })
+	}()
+	if len(seen.errs) != 1 || seen.errs[0] == nil {
+		t.Errorf("observed Commits that end with %v", seen.errs)
+	}
+}

@@ -56,11 +56,10 @@ func (l *Leaser) Do(ctx context.Context, key string, work exclusive.Work) error 
 			return nil, err
 		}
 		return &run.Claim{
-			Grant:     h.Grant(),
-			Context:   h.Context(),
-			Commits:   &h.Commits,
-			Committed: h.Finished,
-			Finish:    func(ctx context.Context) error { return h.Finish(ctx, notReleased, l.store.Release) },
+			Grant:   h.Grant(),
+			Context: h.Context(),
+			Commits: &h.Commits,
+			Finish:  func(ctx context.Context) error { return h.Finish(ctx, notReleased, l.store.Release) },
 			Abandon: func(ctx context.Context, cause error) error {
 				if errors.Is(cause, run.ErrNotBegun) {
 					return h.ReleaseWith(ctx, unclaim)

@@ -18,6 +18,7 @@ type Commits struct {
 	over     chan struct{} // closed when the Commit that is under way has ended; nil if there is none
 	sent     bool          // its COMMIT was sent, or is about to be
 	err      error         // of the one that ended last
+	done     bool          // one of them has finished the grant
 	returned bool          // work has returned
 	gaveUp   bool          // Do did not wait for apply any longer
 	after    func()        // what Do could not do during the Commit; nil if there is nothing
@@ -43,6 +44,26 @@ func (c *Commits) Begin(g exclusive.Grant) error {
 	}
 	c.over, c.sent = make(chan struct{}), false
 	return nil
+}
+
+// Commit is what every Commit of g does around commit. begin may refuse it. end comes
+// after it, with ErrUnwound if it panics or calls runtime.Goexit.
+func (o Observed) Commit(ctx context.Context, g exclusive.Grant, begin func() error, end func(error), commit func(context.Context) error) (err error) {
+	ctx, tell := o.Start(ctx, exclusive.Event{Op: exclusive.OpCommit, Key: g.Key, Grant: g})
+	defer func() { tell(g, err) }()
+	if err := begin(); err != nil {
+		return err
+	}
+	err = ErrUnwound // unless commit returns
+	defer func() { end(err) }()
+	return commit(ctx)
+}
+
+// Committed reports whether a Commit has finished the grant.
+func (c *Commits) Committed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.done
 }
 
 // Running reports whether a Commit is under way.
@@ -78,9 +99,6 @@ func (c *Commits) Send(g exclusive.Grant) error {
 
 // Sending is apply between a GaveUp and a Send.
 func Sending[Tx any](c *Commits, g exclusive.Grant, apply func(context.Context, Tx) error) func(context.Context, Tx) error {
-	if apply == nil {
-		return nil
-	}
 	return func(ctx context.Context, tx Tx) error {
 		if err := c.GaveUp(g); err != nil {
 			return err
@@ -98,6 +116,7 @@ func (c *Commits) End(err error) {
 	c.mu.Lock()
 	after := c.after
 	c.err, c.after = err, nil
+	c.done = c.done || err == nil
 	close(c.over)
 	c.over = nil
 	c.mu.Unlock()

@@ -54,9 +54,6 @@ func TestCommitLeftBehind(t *testing.T) {
 							time.Sleep(tt.answer)
 							err = tt.err
 						}
-						if err == nil {
-							g.committed = true
-						}
 						g.commits.End(err)
 					}()
 					return tt.workErr
@@ -130,6 +127,39 @@ func TestNotAppliedWhenGivenUp(t *testing.T) {
 			t.Errorf("its apply gives %v", err)
 		}
 	})
+}
+
+// The end of a Commit comes whatever happens in it, and is observed; one that was
+// refused has none.
+func TestCommitEnds(t *testing.T) {
+	for name, tt := range map[string]struct {
+		refusal     error
+		commit      func() error
+		ended, told error
+	}{
+		"succeeds":   {commit: func() error { return nil }},
+		"fails":      {commit: func() error { return errBusiness }, ended: errBusiness, told: errBusiness},
+		"panics":     {commit: func() error { panic("boom") }, ended: run.ErrUnwound, told: run.ErrUnwound},
+		"is refused": {refusal: lost, commit: func() error { t.Error("committed"); return nil }, told: lost},
+	} {
+		var r recorder
+		ends := 0
+		end := func(err error) {
+			if ends++; err != tt.ended {
+				t.Errorf("%s: it ends with %v", name, err)
+			}
+		}
+		func() {
+			defer func() { _ = recover() }()
+			_ = run.Observed{Observer: &r}.Commit(t.Context(), exclusive.Grant{ID: "id"}, func() error { return tt.refusal }, end, func(context.Context) error { return tt.commit() })
+		}()
+		if refused := tt.refusal != nil; ends > 1 || (ends == 0) != refused {
+			t.Errorf("%s: it ends %d times", name, ends)
+		}
+		if len(r.events) != 1 || r.events[0].Op != exclusive.OpCommit || !errors.Is(r.events[0].Err, tt.told) {
+			t.Errorf("%s: observed %+v", name, r.events)
+		}
+	}
 }
 
 // What is to be done after a Commit is done if that fails, also when it has just

@@ -23,8 +23,6 @@ type Claim struct {
 
 	// Commits are those of the grant.
 	Commits *Commits
-	// Committed reports whether one of them has finished the grant.
-	Committed func() bool
 	// Finish ends the grant after work returned nil without Commit.
 	Finish func(ctx context.Context) error
 	// Until is for a Finish that records that work is done, and may be repeated:
@@ -92,7 +90,7 @@ func await(c *Claim, cancel context.CancelCauseFunc) error {
 // settle ends the grant after work has returned, and says what came of it. left is
 // of the Commit that work has left behind.
 func settle(ctx context.Context, key string, c *Claim, workErr, left error) error {
-	if c.Committed() {
+	if c.Commits.Committed() {
 		if workErr != nil {
 			return &exclusive.Error{Op: "do", Key: key, Kind: exclusive.ErrFinished, Err: workErr}
 		}

@@ -18,7 +18,6 @@ type grant struct {
 	ctx       context.Context
 	lose      context.CancelCauseFunc
 	commits   *run.Commits
-	committed bool
 	finishErr error
 	abandon   error
 	ended     []string
@@ -38,11 +37,16 @@ func (g *grant) claim(ctx context.Context) (*run.Claim, error) {
 	}
 	return &run.Claim{
 		Grant: exclusive.Grant{Key: "k", ID: "id", Token: 1}, Context: g.ctx,
-		Commits:   g.commits,
-		Committed: func() bool { return g.committed },
-		Finish:    func(ctx context.Context) error { note(ctx, "finish"); return g.finishErr },
-		Abandon:   func(ctx context.Context, _ error) error { note(ctx, "abandon"); return g.abandon },
+		Commits: g.commits,
+		Finish:  func(ctx context.Context) error { note(ctx, "finish"); return g.finishErr },
+		Abandon: func(ctx context.Context, _ error) error { note(ctx, "abandon"); return g.abandon },
 	}, nil
+}
+
+// commit is a Commit that succeeds.
+func (g *grant) commit() {
+	_ = g.commits.Begin(exclusive.Grant{Key: "k"})
+	g.commits.End(nil)
 }
 
 var (
@@ -69,10 +73,10 @@ func TestDoOutcomes(t *testing.T) {
 		"cancelled, work returns nil":   {work: func(_ context.Context, _ *grant, cancel func()) error { cancel(); return nil }, want: []error{context.Canceled}, ended: "abandon"},
 		"lost, work returns nil":        {grant: grant{abandon: lost}, work: func(_ context.Context, g *grant, _ func()) error { g.lose(lost); return nil }, want: []error{exclusive.ErrLost}, ended: "abandon"},
 		"lost, work fails":              {grant: grant{abandon: lost}, work: func(ctx context.Context, g *grant, _ func()) error { g.lose(lost); return errBusiness }, want: []error{exclusive.ErrLost, errBusiness}, ended: "abandon"},
-		"committed":                     {work: func(_ context.Context, g *grant, _ func()) error { g.committed = true; return nil }},
-		"committed, then cancelled":     {work: func(_ context.Context, g *grant, cancel func()) error { g.committed = true; cancel(); return nil }},
-		"committed, then lost":          {work: func(_ context.Context, g *grant, _ func()) error { g.committed = true; g.lose(lost); return nil }},
-		"committed, then work fails":    {work: func(_ context.Context, g *grant, _ func()) error { g.committed = true; return errBusiness }, want: []error{errBusiness, exclusive.ErrFinished}},
+		"committed":                     {work: func(_ context.Context, g *grant, _ func()) error { g.commit(); return nil }},
+		"committed, then cancelled":     {work: func(_ context.Context, g *grant, cancel func()) error { g.commit(); cancel(); return nil }},
+		"committed, then lost":          {work: func(_ context.Context, g *grant, _ func()) error { g.commit(); g.lose(lost); return nil }},
+		"committed, then work fails":    {work: func(_ context.Context, g *grant, _ func()) error { g.commit(); return errBusiness }, want: []error{errBusiness, exclusive.ErrFinished}},
 		"lost on release, work returns": {grant: grant{finishErr: lost}, work: func(context.Context, *grant, func()) error { return nil }, want: []error{exclusive.ErrLost}, ended: "finish"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -34,6 +34,9 @@ type Commit[Tx, S any] struct {
 	Grant exclusive.Grant
 	// Held is the lease of the grant in this process, nil if it has none.
 	Held *lease.Held
+	// Commits are those of a grant that works here and whose lease is not this
+	// strategy's; nil otherwise.
+	Commits *run.Commits
 	// Finish ends the grant in the row, which it locks, and says why g is not
 	// current if it is not: ErrFenced if somebody else has had the key since,
 	// ErrLost otherwise. It is the first statement of the transaction.
@@ -57,29 +60,27 @@ const (
 )
 
 // Commit does what every Commit of a strategy does.
-func (s *Server[Tx, S]) Commit(ctx context.Context, o run.Observed, c Commit[Tx, S]) (err error) {
-	g := c.Grant
-	ctx, end := o.Start(ctx, exclusive.Event{Op: exclusive.OpCommit, Key: g.Key, Grant: g})
-	defer func() { end(g, err) }()
-	if c.Held == nil {
-		return s.commit(ctx, c, c.Apply, func() {})
+func (s *Server[Tx, S]) Commit(ctx context.Context, o run.Observed, c Commit[Tx, S]) error {
+	begin, locked, end := func() error { return nil }, func() {}, func(error) {}
+	switch {
+	case c.Held != nil:
+		begin, locked, end = c.Held.Begin, c.Held.Lock, c.Held.End
+		c.Apply = run.Sending(&c.Held.Commits, c.Grant, c.Apply)
+	case c.Commits != nil:
+		begin, end = func() error { return c.Commits.Begin(c.Grant) }, c.Commits.End
+		c.Apply = run.Sending(c.Commits, c.Grant, c.Apply)
 	}
-	if err := c.Held.Begin(); err != nil {
-		return err
-	}
-	err = run.ErrUnwound // unless commit returns
-	defer func() { c.Held.End(err) }()
-	return s.commit(ctx, c, run.Sending(&c.Held.Commits, g, c.Apply), c.Held.Lock)
+	return o.Commit(ctx, c.Grant, begin, end, func(ctx context.Context) error { return s.commit(ctx, c, locked) })
 }
 
 // commit commits. locked is called when the row is locked.
-func (s *Server[Tx, S]) commit(ctx context.Context, c Commit[Tx, S], apply func(context.Context, Tx) error, locked func()) error {
+func (s *Server[Tx, S]) commit(ctx context.Context, c Commit[Tx, S], locked func()) error {
 	g := c.Grant
 	sql, err := s.OwnSQL(ctx)
 	if err != nil {
 		return s.Fail(ctx, "commit", g.Key, err)
 	}
-	err = s.transact(ctx, g.Key, apply, func(ctx context.Context, r db.Runner) error {
+	err = s.transact(ctx, g.Key, c.Apply, func(ctx context.Context, r db.Runner) error {
 		if err := c.Finish(ctx, sql, r); err != nil {
 			return err
 		}
