@@ -16,7 +16,7 @@ func (l *Leases[Tx]) Check(ctx context.Context, tx Tx, g exclusive.Grant) error 
 	if err := strategy.ValidGrant("check", g); err != nil {
 		return err
 	}
-	h, _ := l.keeper.Find(g.ID)
+	h, _ := l.leaser.Keeper.Find(g.ID)
 	return l.server.Check(ctx, l.observed, g, h, tx, func(ctx context.Context, d dialect, r db.Runner) error {
 		ok, err := d.prove(ctx, r, g)
 		if err == nil && !ok {
@@ -42,7 +42,7 @@ func (l *Leases[Tx]) Commit(ctx context.Context, g exclusive.Grant, apply func(c
 	if err := strategy.ValidCommit(g, apply); err != nil {
 		return err
 	}
-	h, _ := l.keeper.Find(g.ID)
+	h, _ := l.leaser.Keeper.Find(g.ID)
 	return l.server.Commit(ctx, l.observed, strategy.Commit[Tx, dialect]{
 		Grant: g, Held: h, Apply: apply,
 		Finish: func(ctx context.Context, d dialect, r db.Runner) error {

@@ -20,7 +20,6 @@ type Leases[Tx any] struct {
 	cfg      Config
 	observed run.Observed
 	leaser   *lease.Leaser
-	keeper   *lease.Keeper // the leaser's
 }
 
 // New makes Leases from an adapter: pgxdb.New, sqldb.NewPostgres,
@@ -43,7 +42,6 @@ func New[Tx any](d db.DB[Tx], cfg Config) (*Leases[Tx], error) {
 		MaxHold:  cfg.MaxHold,
 		Classify: d.Classify,
 	}, cfg.Wait, backend[Tx]{l})
-	l.keeper = l.leaser.Keeper
 	return l, nil
 }
 
@@ -56,7 +54,7 @@ func (l *Leases[Tx]) Promises() exclusive.Promises { return exclusive.PromisesOf
 // goes on waiting: end their contexts first. The database handle stays open. After
 // Close, leases can be acquired but are not renewed. It may be called again.
 func (l *Leases[Tx]) Close() error {
-	l.keeper.Close()
+	l.leaser.Keeper.Close()
 	return nil
 }
 
@@ -85,15 +83,12 @@ func (l *Leases[Tx]) Advance(ctx context.Context, key string, atLeast int64) err
 	if err := strategy.ValidAdvance(key, atLeast); err != nil {
 		return err
 	}
-	return l.ask(ctx, "advance", key, func(ctx context.Context, d dialect) error { return d.advance(ctx, l.server.DB, key, atLeast) })
+	return l.server.Ask(ctx, "advance", key, func(ctx context.Context, d dialect) error { return d.advance(ctx, l.server.DB, key, atLeast) })
 }
 
 // MinPrune is the least age that Prune takes: well over the time for which a
 // statement that acquires a key can be under way.
 const MinPrune = time.Hour
-
-// pruneBatch is how many rows one statement removes.
-const pruneBatch = 500
 
 // Prune removes the rows of keys that nobody has had for olderThan, at least
 // MinPrune: released ones, and those whose leases ran out. Their tokens do not
@@ -113,32 +108,19 @@ func (l *Leases[Tx]) Prune(ctx context.Context, olderThan time.Duration, progres
 	if olderThan < MinPrune {
 		return 0, &exclusive.Error{Op: "prune", Kind: exclusive.ErrInvalid, Hint: fmt.Sprintf("the age is %v; it must be %v or more", olderThan, MinPrune)}
 	}
-	age, after := olderThan.Microseconds(), ""
-	for {
-		var keys [][]byte
-		err := l.ask(ctx, "prune", "", func(ctx context.Context, d dialect) error {
-			var token, floor, n int64
-			var err error
-			keys, token, err = d.old(ctx, l.server.DB, after, age, pruneBatch)
-			if err != nil || len(keys) == 0 {
-				return err
-			}
-			// The floor first: if this breaks off in between, nothing is lost.
-			if floor, err = d.raise(ctx, l.server.DB, token); err != nil {
-				return err
-			}
+	age := olderThan.Microseconds()
+	return l.server.Prune(ctx, progress, func(ctx context.Context, d dialect, after string) (keys [][]byte, n int64, err error) {
+		keys, token, err := d.old(ctx, l.server.DB, after, age)
+		if err != nil || len(keys) == 0 {
+			return nil, 0, err
+		}
+		// The floor first: if this breaks off in between, nothing is lost.
+		floor, err := d.raise(ctx, l.server.DB, token)
+		if err == nil {
 			n, err = d.prune(ctx, l.server.DB, keys, age, floor)
-			removed += n
-			return err
-		})
-		for _, tell := range progress {
-			tell(removed)
 		}
-		if err != nil || len(keys) < pruneBatch {
-			return removed, err
-		}
-		after = string(keys[len(keys)-1])
-	}
+		return keys, n, err
+	})
 }
 
 // backend stores the leases that the keeper keeps.

@@ -31,7 +31,7 @@ func (l *Leases[Tx]) List(ctx context.Context, f Filter) ([]exclusive.Status, er
 		return nil, &exclusive.Error{Op: "list keys", Kind: exclusive.ErrInvalid, Hint: fmt.Sprintf("Limit is %d; it must be from 0 to 1000", f.Limit)}
 	}
 	var list []exclusive.Status
-	err := l.ask(ctx, "list keys", "", func(ctx context.Context, d dialect) error {
+	err := l.server.Ask(ctx, "list keys", "", func(ctx context.Context, d dialect) error {
 		rows, err := d.list(ctx, l.server.DB, f.After, f.Held, int64(f.Limit))
 		list = nil
 		for i := range rows {
@@ -50,7 +50,7 @@ func (l *Leases[Tx]) Status(ctx context.Context, key string) (exclusive.Status, 
 	if err := exclusive.ValidateKey("status", key); err != nil {
 		return s, err
 	}
-	err := l.ask(ctx, "status", key, func(ctx context.Context, d dialect) error {
+	err := l.server.Ask(ctx, "status", key, func(ctx context.Context, d dialect) error {
 		row, found, err := d.lease(ctx, l.server.DB, key, false)
 		if found {
 			s = row.status(key)
@@ -68,7 +68,7 @@ func (l *Leases[Tx]) Release(ctx context.Context, key string) error {
 		return err
 	}
 	var row leaseRow
-	err := l.ask(ctx, "release", key, func(ctx context.Context, d dialect) (err error) {
+	err := l.server.Ask(ctx, "release", key, func(ctx context.Context, d dialect) (err error) {
 		// A server that only reads refuses a locking read, which goes where
 		// writes go: a replica may not have heard of the holder.
 		row, _, err = d.lease(ctx, l.server.DB, key, true)
@@ -99,7 +99,7 @@ func (l *Leases[Tx]) ReleaseSeen(ctx context.Context, seen exclusive.Status) err
 		return err
 	}
 	g := exclusive.Grant{Key: seen.Key, ID: seen.Last.ID}
-	err := l.ask(ctx, "release", g.Key, func(ctx context.Context, d dialect) error {
+	err := l.server.Ask(ctx, "release", g.Key, func(ctx context.Context, d dialect) error {
 		ended, err := d.finish(ctx, l.server.DB, g, freed)
 		if ended || err != nil {
 			return err
@@ -119,18 +119,6 @@ func (l *Leases[Tx]) ReleaseSeen(ctx context.Context, seen exclusive.Status) err
 		l.leaser.Queue.Wake(g.Key)
 	}
 	return err
-}
-
-// ask runs statements, each on its own, again where that may help.
-func (l *Leases[Tx]) ask(ctx context.Context, op, key string, f func(ctx context.Context, d dialect) error) error {
-	if ctx.Err() != nil {
-		return db.CtxError(ctx, op, key, nil)
-	}
-	d, err := l.server.Checked(ctx)
-	if err == nil {
-		err = db.Retry(ctx, l.server.DB, func(ctx context.Context) error { return f(ctx, d) })
-	}
-	return l.server.Fail(ctx, op, key, err)
 }
 
 // operate is the SQL for that, which is the same on all servers.

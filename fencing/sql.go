@@ -42,8 +42,9 @@ type dialect interface {
 	advance(ctx context.Context, r db.Runner, key string, floor int64) error
 
 	// old reads which rows behind after were free at least age microseconds ago,
-	// and had their last grant then too, up to limit, and their highest token.
-	old(ctx context.Context, r db.Runner, after string, age, limit int64) (keys [][]byte, token int64, err error)
+	// and had their last grant then too, up to strategy.PruneBatch, and their highest
+	// token.
+	old(ctx context.Context, r db.Runner, after string, age int64) (keys [][]byte, token int64, err error)
 	// raise makes the tokens of new rows greater than token, where that can be
 	// done, and returns the token which those of new rows exceed.
 	raise(ctx context.Context, r db.Runner, token int64) (floor int64, err error)

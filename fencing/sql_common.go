@@ -39,8 +39,8 @@ func (c *common) ready(ctx context.Context, r db.Runner) error {
 	return err
 }
 
-func (c *common) old(ctx context.Context, r db.Runner, after string, age, limit int64) (keys [][]byte, token int64, err error) {
-	err = r.Query(ctx, c.oldQ, []any{[]byte(after), age, age, limit}, func(scan db.Scan) error {
+func (c *common) old(ctx context.Context, r db.Runner, after string, age int64) (keys [][]byte, token int64, err error) {
+	err = r.Query(ctx, c.oldQ, []any{[]byte(after), age, age, int64(strategy.PruneBatch)}, func(scan db.Scan) error {
 		var key []byte
 		var t int64
 		err := scan(&key, &t)

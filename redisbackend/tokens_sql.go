@@ -57,18 +57,12 @@ func (t *Tokens[Tx]) Next(ctx context.Context, key string) (token int64, err err
 	if err := exclusive.ValidateKey("draw a token", key); err != nil {
 		return 0, err
 	}
-	q, err := t.server.OwnSQL(ctx)
-	if err == nil {
-		// A token whose answer was lost is a gap, which does no harm.
-		err = db.Retry(ctx, t.server.DB, func(ctx context.Context) error {
-			token, err = q.next(ctx, t.server.DB, key)
-			return err
-		})
-	}
-	if err != nil {
-		return 0, t.server.Fail(ctx, "draw a token", key, err)
-	}
-	return token, nil
+	// A token whose answer was lost is a gap, which does no harm.
+	err = t.server.Ask(ctx, "draw a token", key, func(ctx context.Context, q tokenSQL) (err error) {
+		token, err = q.next(ctx, t.server.DB, key)
+		return err
+	})
+	return token, err
 }
 
 // Advance makes the next token of key greater than atLeast.
@@ -76,11 +70,7 @@ func (t *Tokens[Tx]) Advance(ctx context.Context, key string, atLeast int64) err
 	if err := strategy.ValidAdvance(key, atLeast); err != nil {
 		return err
 	}
-	q, err := t.server.OwnSQL(ctx)
-	if err == nil {
-		err = db.Retry(ctx, t.server.DB, func(ctx context.Context) error { return q.advance(ctx, t.server.DB, key, atLeast) })
-	}
-	return t.server.Fail(ctx, "advance", key, err)
+	return t.server.Ask(ctx, "advance", key, func(ctx context.Context, q tokenSQL) error { return q.advance(ctx, t.server.DB, key, atLeast) })
 }
 
 // tokenSQL is the SQL of Tokens on one kind of server. Each is one statement

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/exclusive-go/exclusive"
-	"github.com/exclusive-go/exclusive/internal/db"
 	"github.com/exclusive-go/exclusive/internal/strategy"
 )
 
@@ -97,12 +96,18 @@ func parseHistory(history string) []Attempt {
 // old as that. Done stays true; whether a run that is not done may begin is for Do
 // to say, which asks the primary.
 func (t *Tasks[Tx]) Outcome(ctx context.Context, key string) (Run, error) {
-	if err := exclusive.ValidateKey("outcome", key); err != nil {
+	return t.read(ctx, "outcome", key, false)
+}
+
+// read reads a run. What is decided by it needs a lock: a server that only reads refuses
+// a locking read, which goes where writes go, and a replica may not have heard of the run.
+func (t *Tasks[Tx]) read(ctx context.Context, op, key string, lock bool) (Run, error) {
+	if err := exclusive.ValidateKey(op, key); err != nil {
 		return Run{}, err
 	}
 	out := Run{Run: key}
-	err := t.ask(ctx, "outcome", key, func(ctx context.Context, d dialect) error {
-		r, found, err := d.read(ctx, t.server.DB, key, false)
+	err := t.server.Ask(ctx, op, key, func(ctx context.Context, d dialect) error {
+		r, found, err := d.read(ctx, t.server.DB, key, lock)
 		if found {
 			out = r.public()
 		}
@@ -135,7 +140,7 @@ func (t *Tasks[Tx]) Runs(ctx context.Context, f Filter) ([]Run, error) {
 		return nil, &exclusive.Error{Op: "list runs", Kind: exclusive.ErrInvalid, Hint: hint}
 	}
 	var list []Run
-	err := t.ask(ctx, "list runs", "", func(ctx context.Context, d dialect) error {
+	err := t.server.Ask(ctx, "list runs", "", func(ctx context.Context, d dialect) error {
 		rows, err := d.list(ctx, t.server.DB, f.After, string(f.State), int64(f.Limit))
 		list = nil
 		for i := range rows {
@@ -150,7 +155,7 @@ func (t *Tasks[Tx]) Runs(ctx context.Context, f Filter) ([]Run, error) {
 // does nothing if nobody does. ErrHeld if the run changes hands meanwhile: the
 // newcomer keeps it.
 func (t *Tasks[Tx]) Release(ctx context.Context, key string) error {
-	r, err := t.present(ctx, "release", key)
+	r, err := t.read(ctx, "release", key, true)
 	if err != nil || !r.Live {
 		return err
 	}
@@ -174,13 +179,13 @@ func (t *Tasks[Tx]) ReleaseSeen(ctx context.Context, seen Run) error {
 		return err
 	}
 	tries := 0
-	return t.ask(ctx, "release", seen.Run, func(ctx context.Context, d dialect) error {
+	return t.server.Ask(ctx, "release", seen.Run, func(ctx context.Context, d dialect) error {
 		tries++
 		ended, err := d.release(ctx, t.server.DB, seen.Run, seen.GrantID)
 		if ended || err != nil {
 			return err
 		}
-		r, found, err := d.read(ctx, t.server.DB, seen.Run, true) // see present
+		r, found, err := d.read(ctx, t.server.DB, seen.Run, true) // see Tasks.read
 		switch {
 		case err != nil:
 			return err
@@ -196,28 +201,11 @@ func (t *Tasks[Tx]) ReleaseSeen(ctx context.Context, seen Run) error {
 // Forget removes what is known about a run, so that it can begin anew: see
 // ForgetSeen. It does nothing if nobody knows the run.
 func (t *Tasks[Tx]) Forget(ctx context.Context, key string) error {
-	r, err := t.present(ctx, "forget", key)
+	r, err := t.read(ctx, "forget", key, true)
 	if err != nil || r.State == None {
 		return err
 	}
 	return t.ForgetSeen(ctx, r)
-}
-
-// present is Outcome for what is decided by it. A server that only reads refuses a
-// locking read, which goes where writes go: a replica may not have heard of the run.
-func (t *Tasks[Tx]) present(ctx context.Context, op, key string) (Run, error) {
-	if err := exclusive.ValidateKey(op, key); err != nil {
-		return Run{}, err
-	}
-	out := Run{Run: key}
-	err := t.ask(ctx, op, key, func(ctx context.Context, d dialect) error {
-		r, found, err := d.read(ctx, t.server.DB, key, true)
-		if found {
-			out = r.public()
-		}
-		return err
-	})
-	return out, err
 }
 
 // ForgetSeen removes what is known about a run, so that it can begin anew, if it
@@ -231,9 +219,9 @@ func (t *Tasks[Tx]) ForgetSeen(ctx context.Context, seen Run) error {
 	if err := strategy.ValidSeen("forget", seen.Run, seen.GrantID); err != nil {
 		return err
 	}
-	return t.ask(ctx, "forget", seen.Run, func(ctx context.Context, d dialect) error {
+	return t.server.Ask(ctx, "forget", seen.Run, func(ctx context.Context, d dialect) error {
 		for {
-			r, found, err := d.read(ctx, t.server.DB, seen.Run, true) // see present
+			r, found, err := d.read(ctx, t.server.DB, seen.Run, true) // see Tasks.read
 			if err != nil || !found {
 				return err
 			}
@@ -266,9 +254,6 @@ func (r Run) changed(now row) error {
 	return nil
 }
 
-// pruneBatch is how many rows one statement removes.
-const pruneBatch = 500
-
 // Prune removes runs that ended at least olderThan ago: those done, those
 // failed, and those whose holder vanished that long ago. A run that was removed
 // would run again, so choose a time after which nobody asks for it. It returns
@@ -280,42 +265,15 @@ func (t *Tasks[Tx]) Prune(ctx context.Context, olderThan time.Duration, progress
 		return 0, &exclusive.Error{Op: "prune", Kind: exclusive.ErrInvalid, Hint: fmt.Sprintf("the age is %v; it must not be negative", olderThan)}
 	}
 	age := olderThan.Microseconds()
-	after := ""
-	for {
-		var runs [][]byte
-		err := t.ask(ctx, "prune", "", func(ctx context.Context, d dialect) error {
-			var token, n int64
-			var err error
-			runs, token, err = d.old(ctx, t.server.DB, after, age, pruneBatch)
-			if err != nil || len(runs) == 0 {
-				return err
-			}
-			// The floor first: if this breaks off in between, nothing is lost.
-			if err := d.raise(ctx, t.server.DB, token); err != nil {
-				return err
-			}
+	return t.server.Prune(ctx, progress, func(ctx context.Context, d dialect, after string) (runs [][]byte, n int64, err error) {
+		runs, token, err := d.old(ctx, t.server.DB, after, age)
+		if err != nil || len(runs) == 0 {
+			return nil, 0, err
+		}
+		// The floor first: if this breaks off in between, nothing is lost.
+		if err = d.raise(ctx, t.server.DB, token); err == nil {
 			n, err = d.prune(ctx, t.server.DB, runs, age, token)
-			removed += n
-			return err
-		})
-		for _, tell := range progress {
-			tell(removed)
 		}
-		if err != nil || len(runs) < pruneBatch {
-			return removed, err
-		}
-		after = string(runs[len(runs)-1])
-	}
-}
-
-// ask runs statements, each on its own, again where that may help.
-func (t *Tasks[Tx]) ask(ctx context.Context, op, key string, f func(ctx context.Context, d dialect) error) error {
-	if ctx.Err() != nil {
-		return db.CtxError(ctx, op, key, nil)
-	}
-	d, err := t.server.Checked(ctx)
-	if err == nil {
-		err = db.Retry(ctx, t.server.DB, func(ctx context.Context) error { return f(ctx, d) })
-	}
-	return t.server.Fail(ctx, op, key, err)
+		return runs, n, err
+	})
 }

@@ -55,8 +55,8 @@ type dialect interface {
 	// forget removes a row if it is as it was seen, and nobody works on it.
 	forget(ctx context.Context, r db.Runner, seen Run) (bool, error)
 	// old reads which rows behind after ended at least age microseconds ago, up
-	// to limit, and the highest of their tokens.
-	old(ctx context.Context, r db.Runner, after string, age, limit int64) (runs [][]byte, token int64, err error)
+	// to strategy.PruneBatch, and the highest of their tokens.
+	old(ctx context.Context, r db.Runner, after string, age int64) (runs [][]byte, token int64, err error)
 	// prune removes those of the rows that are still like that and have no
 	// token past the given one. It returns their number.
 	prune(ctx context.Context, r db.Runner, runs [][]byte, age, token int64) (int64, error)

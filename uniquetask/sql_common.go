@@ -155,8 +155,8 @@ func (c *common) forget(ctx context.Context, r db.Runner, seen Run) (bool, error
 	return strategy.Changed(ctx, r, c.forgetQ, c.task, []byte(seen.Run), seen.GrantID, seen.Token, string(seen.State))
 }
 
-func (c *common) old(ctx context.Context, r db.Runner, after string, age, limit int64) (runs [][]byte, token int64, err error) {
-	err = r.Query(ctx, c.oldQ, []any{c.task, []byte(after), age, limit}, func(scan db.Scan) error {
+func (c *common) old(ctx context.Context, r db.Runner, after string, age int64) (runs [][]byte, token int64, err error) {
+	err = r.Query(ctx, c.oldQ, []any{c.task, []byte(after), age, int64(strategy.PruneBatch)}, func(scan db.Scan) error {
 		var run []byte
 		var t int64
 		err := scan(&run, &t)

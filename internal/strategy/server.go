@@ -120,6 +120,42 @@ func (s *Server[Tx, S]) Checked(ctx context.Context) (S, error) {
 	return sql, nil
 }
 
+// Ask runs statements, each on its own, again where that may help.
+func (s *Server[Tx, S]) Ask(ctx context.Context, op, key string, f func(ctx context.Context, sql S) error) error {
+	if ctx.Err() != nil {
+		return db.CtxError(ctx, op, key, nil)
+	}
+	sql, err := s.Checked(ctx)
+	if err == nil {
+		err = db.Retry(ctx, s.DB, func(ctx context.Context) error { return f(ctx, sql) })
+	}
+	return s.Fail(ctx, op, key, err)
+}
+
+// PruneBatch is how many rows one statement of Prune removes.
+const PruneBatch = 500
+
+// Prune is what every Prune does around batch, which removes up to PruneBatch rows
+// behind after, and returns which it looked at, in the order of their keys.
+func (s *Server[Tx, S]) Prune(ctx context.Context, progress []func(removed int64), batch func(ctx context.Context, sql S, after string) (keys [][]byte, removed int64, err error)) (removed int64, err error) {
+	for after := ""; ; {
+		var keys [][]byte
+		err := s.Ask(ctx, "prune", "", func(ctx context.Context, sql S) (err error) {
+			var n int64
+			keys, n, err = batch(ctx, sql, after)
+			removed += n
+			return err
+		})
+		for _, tell := range progress {
+			tell(removed)
+		}
+		if err != nil || len(keys) < PruneBatch {
+			return removed, err
+		}
+		after = string(keys[len(keys)-1])
+	}
+}
+
 // Renew is what every Renew of a lease.Backend does around renew, which sends it. A
 // conflict, which a default isolation may bring, is nothing that the caller is told:
 // the lease is there, and to renew twice does no harm.
