@@ -24,18 +24,19 @@ func Names[Tx any](ctx context.Context, d db.DB[Tx], at Tables) (names []string,
 		return nil, err
 	}
 	s := newServer(d, Config{Schema: at.Schema, Prefix: at.Prefix})
-	q, err := s.Checked(ctx)
-	for after, found := "", true; found && err == nil; {
-		err = db.Retry(ctx, d, func(ctx context.Context) (err error) {
-			after, found, err = q.nextTask(ctx, d, after)
+	for after := ""; ; {
+		var next string
+		var found bool
+		err := s.Ask(ctx, "list tasks", "", func(ctx context.Context, q dialect) (err error) {
+			next, found, err = q.nextTask(ctx, d, after)
 			return err
 		})
-		if found && err == nil {
-			names = append(names, after)
+		switch {
+		case err != nil:
+			return nil, err
+		case !found:
+			return names, nil
 		}
+		names, after = append(names, next), next
 	}
-	if err != nil {
-		return nil, s.Fail(ctx, "list tasks", "", err)
-	}
-	return names, nil
 }

@@ -3,6 +3,7 @@ package uniquetask_test
 
 import (
 	"context"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"runtime"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/exclusive-go/exclusive"
 	"github.com/exclusive-go/exclusive/integration_test/matrix"
+	"github.com/exclusive-go/exclusive/internal/db"
 	"github.com/exclusive-go/exclusive/uniquetask"
 )
 
@@ -759,4 +761,25 @@ func testTaskNames[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 		}
 		want = append(want, task)
 	}
+	names, err := uniquetask.Names(t.Context(), &stumbling[Tx]{DB: target.DB}, uniquetask.Tables{})
+	must(t, "names, with an answer lost", err)
+	if !slices.Equal(names, want) {
+		t.Errorf("named %q after a lost answer, not %q", names, want)
+	}
+}
+
+// stumbling is an adapter that loses the answer to what comes behind task "a".
+type stumbling[Tx any] struct {
+	db.DB[Tx]
+	lost bool
+}
+
+func (s *stumbling[Tx]) Query(ctx context.Context, query string, args []any, each func(db.Scan) error) error {
+	if len(args) == 1 && !s.lost {
+		after, _ := args[0].([]byte)
+		if s.lost = string(after) == "a"; s.lost {
+			return driver.ErrBadConn
+		}
+	}
+	return s.DB.Query(ctx, query, args, each)
 }
