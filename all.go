@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // DoAll gets a grant for each of keys and runs work under all of them. It takes
@@ -26,15 +27,7 @@ func DoAll(ctx context.Context, x Exclusive, keys []string, work func(ctx contex
 		}
 		order[i] = i
 	}
-	slices.SortFunc(order, func(a, b int) int {
-		switch {
-		case keys[a] < keys[b]:
-			return -1
-		case keys[a] > keys[b]:
-			return 1
-		}
-		return 0
-	})
+	slices.SortFunc(order, func(a, b int) int { return strings.Compare(keys[a], keys[b]) })
 	for i := range order[1:] {
 		if key := keys[order[i]]; key == keys[order[i+1]] {
 			return &Error{Op: "do all", Key: key, Kind: ErrInvalid, Hint: fmt.Sprintf("it is given twice among %d keys", len(keys))}

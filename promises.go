@@ -2,6 +2,7 @@ package exclusive
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -119,7 +120,7 @@ var strategies = []Strategy{
 }
 
 // Strategies returns the table, weakest and cheapest first.
-func Strategies() []Strategy { return append([]Strategy(nil), strategies...) }
+func Strategies() []Strategy { return slices.Clone(strategies) }
 
 // PromisesOf returns what the named strategy promises as configured by
 // default. The name must be one of the table's.
