@@ -187,7 +187,7 @@ func versions(table, name string) strategy.Column {
 }
 
 func (c Config) checkNames() error {
-	errs := []error{checkTable(c.Schema, c.Table), c.Key.check()}
+	errs := []error{strategy.ValidTable(c.Schema, c.Table), c.Key.check()}
 	names, what := c.columns()
 	seen := make(map[string]string)
 	for i, name := range names[len(c.Key.columns):] {
@@ -199,14 +199,6 @@ func (c Config) checkNames() error {
 			errs = append(errs, fmt.Errorf("%s and %s are both %q", other, what[i], name))
 		}
 		seen[folded] = what[i]
-	}
-	return errors.Join(errs...)
-}
-
-func checkTable(schema, table string) error {
-	errs := []error{ident.Check("Table", table)}
-	if schema != "" {
-		errs = append(errs, ident.Check("Schema", schema))
 	}
 	return errors.Join(errs...)
 }

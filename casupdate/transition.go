@@ -27,7 +27,7 @@ import (
 // Without one it is ErrOutcomeUnknown. After an error of ctx it may have
 // happened or may happen yet.
 func (t *Table[Tx]) Transition(ctx context.Context, key string, from, to any, sets ...Set) error {
-	tr, err := t.transition("transition", key, from, to, sets)
+	tr, err := t.transition(key, from, to, sets)
 	if err != nil {
 		return err
 	}
@@ -69,7 +69,7 @@ func (t *Table[Tx]) Transition(ctx context.Context, key string, from, to any, se
 // TransitionTx is Transition in the caller's transaction. It is not repeated:
 // after ErrConflict without a *StateError, or ErrUnavailable, roll tx back.
 func (t *Table[Tx]) TransitionTx(ctx context.Context, tx Tx, key string, from, to any, sets ...Set) error {
-	tr, err := t.transition("transition", key, from, to, sets)
+	tr, err := t.transition(key, from, to, sets)
 	if err != nil {
 		return err
 	}
@@ -99,15 +99,16 @@ type transitionCall struct {
 	set  []assignment
 }
 
-func (t *Table[Tx]) transition(op, key string, from, to any, sets []Set) (tr transitionCall, err error) {
-	if tr.call, err = t.call(op, key, rand.Text()); err != nil {
+// transition checks what a Transition is called with.
+func (t *Table[Tx]) transition(key string, from, to any, sets []Set) (tr transitionCall, err error) {
+	if tr.call, err = t.call("transition", key, rand.Text()); err != nil {
 		return tr, err
 	}
 	if tr.Transition, err = t.cfg.declared(from, to); err == nil {
 		tr.set, err = joined(sets, t.taken)
 	}
 	if err != nil {
-		return tr, &exclusive.Error{Op: op, Key: key, Kind: exclusive.ErrInvalid, Err: err}
+		return tr, &exclusive.Error{Op: "transition", Key: key, Kind: exclusive.ErrInvalid, Err: err}
 	}
 	return tr, nil
 }

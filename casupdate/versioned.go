@@ -55,7 +55,7 @@ func NewVersioned[Tx any](d db.DB[Tx], cfg VersionConfig) (*Versioned[Tx], error
 	}
 	cfg.VersionColumn = strategy.Default(cfg.VersionColumn, DefaultVersionColumn)
 	err := strategy.InvalidConfig("casupdate",
-		checkTable(cfg.Schema, cfg.Table), cfg.Key.check(), ident.Check("VersionColumn", cfg.VersionColumn))
+		strategy.ValidTable(cfg.Schema, cfg.Table), cfg.Key.check(), ident.Check("VersionColumn", cfg.VersionColumn))
 	if err != nil {
 		return nil, err
 	}

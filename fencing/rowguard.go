@@ -37,19 +37,12 @@ func NewRowGuard[Tx any](d db.DB[Tx], cfg RowConfig) (*RowGuard[Tx], error) {
 	if err := strategy.ValidAdapter("fencing", d); err != nil {
 		return nil, err
 	}
-	if cfg.TokenColumn == "" {
-		cfg.TokenColumn = "fence_token"
-	}
-	if cfg.GrantColumn == "" {
-		cfg.GrantColumn = "fence_grant"
-	}
+	cfg.TokenColumn = strategy.Default(cfg.TokenColumn, "fence_token")
+	cfg.GrantColumn = strategy.Default(cfg.GrantColumn, "fence_grant")
 	errs := []error{
-		ident.Check("Table", cfg.Table),
+		strategy.ValidTable(cfg.Schema, cfg.Table),
 		ident.Check("TokenColumn", cfg.TokenColumn),
 		ident.Check("GrantColumn", cfg.GrantColumn),
-	}
-	if cfg.Schema != "" {
-		errs = append(errs, ident.Check("Schema", cfg.Schema))
 	}
 	if len(cfg.KeyColumns) == 0 {
 		errs = append(errs, errors.New("KeyColumns is empty"))

@@ -81,6 +81,12 @@ func (c *counted) mayHaveRun(err error) bool {
 	return true
 }
 
+// The hints that more than one error has.
+const (
+	foreign      = "the Redis keys of this key hold what this package has not written; remove them, or use another Prefix"
+	notPermitted = "the ACL of this user does not permit it; the package's documentation lists what it needs"
+)
+
 // faults says what the errors of a server mean. The first that matches counts.
 var faults = []struct {
 	prefix string
@@ -97,14 +103,14 @@ var faults = []struct {
 	{"MISCONF", db.Unreachable, "the server refuses writes because it cannot save to its disk"},
 	{"BUSY", db.Unreachable, "the server is busy with a script of somebody's"},
 	{"max number of clients", db.Unreachable, "the server has as many clients as it allows (maxclients)"},
-	{"NOPERM", db.Denied, "the ACL of this user does not permit it; the package's documentation lists what it needs"},
-	{"The user executing the script", db.Denied, "the ACL of this user does not permit it; the package's documentation lists what it needs"},
+	{"NOPERM", db.Denied, notPermitted},
+	{"The user executing the script", db.Denied, notPermitted},
 	{"NOAUTH", db.Denied, "the server wants a password"},
 	// It reads no long command from a client that has not given the password.
 	{"Protocol error: unauthenticated", db.Denied, "the server wants a password"},
 	{"WRONGPASS", db.Denied, "the server does not accept this user and password"},
-	{"WRONGTYPE", db.Data, "the Redis keys of this key hold what this package has not written; remove them, or use another Prefix"},
-	{"hash value is not an integer", db.Data, "the Redis keys of this key hold what this package has not written; remove them, or use another Prefix"},
+	{"WRONGTYPE", db.Data, foreign},
+	{"hash value is not an integer", db.Data, foreign},
 	{"MOVED", db.Other, "the server is part of a cluster; use redis.NewClusterClient"},
 	{"This instance has cluster support disabled", db.Other, "the server is not part of a cluster; use redis.NewClient"},
 	{"Error compiling script", db.Other, "the server does not know scripts that begin with #!lua; use Redis 7 or later, or Valkey"},

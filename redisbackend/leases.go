@@ -103,7 +103,7 @@ func (l *Leases) run(ctx context.Context, s *redis.Script, keys []string, args .
 	return answer, err
 }
 
-// once is run without repetition. after is as in bounded.
+// once runs a script once. after is as in bounded.
 func (l *Leases) once(ctx context.Context, s *redis.Script, after func(late bool), keys []string, args ...any) (any, error) {
 	return bounded(ctx, func(ctx context.Context) (any, error) { return s.Run(ctx, l.client, keys, args...).Result() }, after)
 }
@@ -303,6 +303,14 @@ func (s store) renewPipe(ctx context.Context, grants []exclusive.Grant, eval eva
 // if tokens come from elsewhere: long enough to recognise a repeated release.
 const forgetAfter = 10 * 60 * 1000
 
+// keep is how long the scripts keep the counter of a key that nobody has; 0: for ever.
+func (l *Leases) keep() int {
+	if l.cfg.Tokens == nil {
+		return 0
+	}
+	return forgetAfter
+}
+
 // Release implements lease.Backend.
 func (s store) Release(ctx context.Context, g exclusive.Grant) error { return s.end(ctx, g, released) }
 
@@ -323,11 +331,7 @@ const (
 
 func (s store) end(ctx context.Context, g exclusive.Grant, how int) error {
 	n := s.names(g.Key)
-	keep := 0
-	if s.cfg.Tokens != nil {
-		keep = forgetAfter
-	}
-	answer, err := s.run(ctx, releaseScript, []string{n.lease, n.counter, n.waiters}, g.ID, n.channel, keep, how)
+	answer, err := s.run(ctx, releaseScript, []string{n.lease, n.counter, n.waiters}, g.ID, n.channel, s.keep(), how)
 	if err != nil {
 		return fail(ctx, "release", g.Key, err)
 	}

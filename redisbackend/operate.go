@@ -76,11 +76,7 @@ func (l *Leases) status(ctx context.Context, op, key string) (exclusive.Status, 
 // answers who has. It is a script that may write, so a replica refuses it.
 func (l *Leases) free(ctx context.Context, op, key, id string) (reply, error) {
 	n := l.names(key)
-	keep := int64(0)
-	if l.cfg.Tokens != nil {
-		keep = forgetAfter
-	}
-	answer, err := l.run(ctx, freeScript, []string{n.lease, n.counter, n.waiters}, id, n.channel, keep)
+	answer, err := l.run(ctx, freeScript, []string{n.lease, n.counter, n.waiters}, id, n.channel, l.keep())
 	if err != nil {
 		return reply{}, fail(ctx, op, key, err)
 	}

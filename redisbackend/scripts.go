@@ -108,6 +108,5 @@ func (r reply) holder() *exclusive.Holder {
 
 // unreadable says that a Redis key holds what this package has not written.
 func unreadable(op, key string, err error) error {
-	return &exclusive.Error{Op: op, Key: key, Kind: exclusive.ErrUnavailable,
-		Hint: "the Redis keys of this key hold what this package has not written; remove them, or use another Prefix", Err: err}
+	return &exclusive.Error{Op: op, Key: key, Kind: exclusive.ErrUnavailable, Hint: foreign, Err: err}
 }

@@ -94,10 +94,7 @@ func (c Config) complete() (Config, error) {
 
 // ownRows reports what is wrong with the names of the application's own table.
 func (c Config) ownRows() []error {
-	errs := []error{ident.Check("Table", c.Table)}
-	if c.Schema != "" {
-		errs = append(errs, ident.Check("Schema", c.Schema))
-	}
+	errs := []error{strategy.ValidTable(c.Schema, c.Table)}
 	if c.Prefix != "" {
 		errs = append(errs, errors.New("Prefix goes with our own table; Table names yours"))
 	}

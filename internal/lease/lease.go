@@ -63,9 +63,9 @@ type Config struct {
 	Freed func(key string)
 }
 
-// Margin is how long before its end, as computed here, a lease counts as over:
+// margin is how long before its end, as computed here, a lease counts as over:
 // time for work to notice, and for clocks that do not run at the same rate.
-func (c Config) Margin() time.Duration {
+func (c Config) margin() time.Duration {
 	return min(max(c.TTL/10, 2*time.Millisecond), time.Second)
 }
 
@@ -258,7 +258,7 @@ func (h *Held) extend(requested time.Time) {
 func (h *Held) left() time.Duration {
 	left := time.Duration(math.MaxInt64)
 	if !h.grant.Expires.IsZero() {
-		left = time.Until(h.grant.Expires.Add(-h.keeper.cfg.Margin()))
+		left = time.Until(h.grant.Expires.Add(-h.keeper.cfg.margin()))
 	}
 	if !h.until.IsZero() {
 		left = min(left, time.Until(h.until))

@@ -32,7 +32,7 @@ func Zombie(ctx context.Context, r Rig, guard Guard) *Report {
 			return b.why(err)
 		}
 		a.lateWrite(ctx, r, byA)
-		return p.read(ctx, r, byB, byA)
+		return p.read(ctx, r, byB)
 	})
 }
 
@@ -72,7 +72,7 @@ func CheckThenWrite(ctx context.Context, r Rig, guard Guard) *Report {
 		if err := b.wait(ctx); err != nil {
 			return b.why(err)
 		}
-		return p.read(ctx, r, byB, byA)
+		return p.read(ctx, r, byB)
 	})
 }
 
@@ -202,7 +202,7 @@ func IssuerRestored(ctx context.Context, r Rig, guard Guard) *Report {
 			return err
 		}
 		a.lateWrite(ctx, r, byA)
-		return p.read(ctx, r, byB, byA)
+		return p.read(ctx, r, byB)
 	})
 }
 
@@ -285,6 +285,6 @@ func DestinationRestored(ctx context.Context, r Rig, guard Guard) *Report {
 		}
 		b.lateWrite(ctx, r, byB)
 		a.lateWrite(ctx, r, byA)
-		return p.read(ctx, r, byC, byA)
+		return p.read(ctx, r, byC)
 	})
 }

@@ -255,13 +255,13 @@ func (p *player) note(actor, format string, args ...any) {
 // store is the actor of what happens at the destination.
 const store = "store"
 
-// read judges where it matters: by what is stored.
-func (p *player) read(ctx context.Context, r Rig, want, damage string) error {
+// read judges where it matters: by what is stored. The damage is that of A's late write.
+func (p *player) read(ctx context.Context, r Rig, want string) error {
 	stored, err := r.Read(ctx, r.Key)
 	if err != nil {
 		return fmt.Errorf("read what is stored: %w", err)
 	}
-	p.report.Stored, p.report.Want, p.report.Damaged = stored, want, stored == damage
+	p.report.Stored, p.report.Want, p.report.Damaged = stored, want, stored == byA
 	if stored != want {
 		p.problem("%q is stored in the end; it should be %q", stored, want)
 	}

@@ -55,11 +55,19 @@ func Table(d db.Dialect, schema, prefix, name string) string {
 // ValidNames checks what Table quotes. longest is the longest name that is made
 // with the prefix.
 func ValidNames(schema, prefix, longest string) error {
-	var errs []error
-	if schema != "" {
-		errs = append(errs, ident.Check("Schema", schema))
+	return errors.Join(validSchema(schema), ident.Check("Prefix with a table's name", prefix+longest))
+}
+
+// ValidTable checks the name of a table of the application's own.
+func ValidTable(schema, table string) error {
+	return errors.Join(ident.Check("Table", table), validSchema(schema))
+}
+
+func validSchema(schema string) error {
+	if schema == "" {
+		return nil // what the connection finds by itself
 	}
-	return errors.Join(append(errs, ident.Check("Prefix with a table's name", prefix+longest))...)
+	return ident.Check("Schema", schema)
 }
 
 // Default returns v, or def if v is the zero value.
