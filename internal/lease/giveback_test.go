@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -214,6 +215,78 @@ func TestReleasesAtTheSameTime(t *testing.T) {
 		}
 		if n := s.times(); n != 3 {
 			t.Errorf("it was sent %d times; want once by each and once in the background", n)
+		}
+	})
+}
+
+// answers is a backend whose n-th release is answered by a function.
+type answers struct {
+	store
+	sent   atomic.Int64
+	answer func(ctx context.Context, n int64) error
+}
+
+func (a *answers) Release(ctx context.Context, _ exclusive.Grant) error {
+	return a.answer(ctx, a.sent.Add(1))
+}
+
+// slow is the context of a caller that looks at nothing before it is ready.
+type slow struct {
+	context.Context
+	ready chan struct{}
+}
+
+func (s slow) Done() <-chan struct{} { <-s.ready; return s.Context.Done() }
+
+// Of those who wait for a release in the background, one that learns late of its end
+// does not make forgotten the one that has begun since: who comes then waits for it,
+// and sends none beside it.
+func TestWaiterThatLearnsLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		errDenied := errors.New("permission denied")
+		denied, back := make(chan struct{}), make(chan struct{})
+		a := &answers{answer: func(ctx context.Context, n int64) error {
+			switch n {
+			case 2:
+				<-denied
+				return errDenied
+			case 4:
+				<-back
+				return nil
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		}}
+		k := lease.NewKeeper(lease.Config{TTL: ttl}, a)
+		defer k.Close()
+		h := hold(t, k, "a")
+		brief := func(what string) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			defer cancel()
+			if err := h.Release(ctx); !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatalf("%s: %v", what, err)
+			}
+		}
+		brief("one that goes on in the background")
+		late := slow{t.Context(), make(chan struct{})}
+		learned := make(chan error)
+		go func() { learned <- h.Release(late) }()
+		synctest.Wait() // it has seen the one in the background
+		close(denied)
+		if err := h.Release(t.Context()); !errors.Is(err, errDenied) {
+			t.Fatalf("one that waits: %v", err)
+		}
+		brief("another that goes on in the background")
+		close(late.ready)
+		if err := <-learned; !errors.Is(err, errDenied) {
+			t.Errorf("one that learns late: %v", err)
+		}
+		time.AfterFunc(time.Millisecond, func() { close(back) })
+		if err := h.Release(t.Context()); err != nil {
+			t.Errorf("one that waits for the second: %v", err)
+		}
+		if n := a.sent.Load(); n != 4 {
+			t.Errorf("it was sent %d times; want twice by callers and twice in the background", n)
 		}
 	})
 }
