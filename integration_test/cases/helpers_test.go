@@ -154,6 +154,8 @@ type issuer struct {
 	// open makes a Leaser as a process of its own would. redisbackend takes
 	// from cfg what it has as well.
 	open func(t testing.TB, cfg fencing.Config) exclusive.Leaser
+	// watched is open on a pool or client of its own, which shows what is asked of it.
+	watched func(t testing.TB, cfg fencing.Config) (exclusive.Leaser, *pool.Watch)
 	// far is open with a proxy in between. It is nil on SQLite.
 	far func(t testing.TB, cfg fencing.Config) (exclusive.Leaser, *proxy.Proxy)
 	// remove takes the lease from its holder past the toolkit.
@@ -161,6 +163,11 @@ type issuer struct {
 	// left is how long the lease of key lasts yet, on the server's clock. 0:
 	// there is none.
 	left func(t testing.TB, key string) time.Duration
+	// until is when the lease of key ends, on the server's clock.
+	until func(t testing.TB, key string) time.Duration
+	// freeIf takes the lease from its holder if it ends at that time, and reports
+	// whether it did.
+	freeIf func(t testing.TB, key string, until time.Duration) bool
 	// hold keeps the lease's row locked, and everything with it on SQLite,
 	// until done is called. On Redis it is nil.
 	hold func(t testing.TB, key string) (done func())
@@ -195,12 +202,26 @@ func fencingIssuer[Tx any](t testing.TB, target *matrix.Target[Tx]) *issuer {
 	i := &issuer{
 		dialect: target.Dialect,
 		open:    func(t testing.TB, c fencing.Config) exclusive.Leaser { return open(t, target, c) },
+		watched: func(t testing.TB, c fencing.Config) (exclusive.Leaser, *pool.Watch) {
+			near, p := watched(t, target)
+			return open(t, near, c), &p.Watch
+		},
 		remove: func(t testing.TB, key string) {
 			target.MustExec(t, "DELETE FROM exclusive_lease WHERE lease_key = ?", []byte(key))
 		},
 		left: func(t testing.TB, key string) time.Duration {
 			micros := target.Int(t, "SELECT COALESCE(MAX(expires_at), 0) - "+now+" FROM exclusive_lease WHERE lease_key = ?", []byte(key))
 			return max(0, time.Duration(micros)*time.Microsecond)
+		},
+		until: func(t testing.TB, key string) time.Duration {
+			return time.Duration(target.Int(t, "SELECT expires_at FROM exclusive_lease WHERE lease_key = ?", []byte(key))) * time.Microsecond
+		},
+		freeIf: func(t testing.TB, key string, until time.Duration) bool {
+			result, err := target.Plain.ExecContext(t.Context(), target.Bind("DELETE FROM exclusive_lease WHERE lease_key = ? AND expires_at = ?"), []byte(key), until.Microseconds())
+			must(t, "delete the lease", err)
+			n, err := result.RowsAffected()
+			must(t, "delete the lease", err)
+			return n > 0
 		},
 		hold: func(t testing.TB, key string) func() {
 			tx, err := target.Plain.BeginTx(t.Context(), nil)
@@ -238,6 +259,11 @@ func redisIssuer(t testing.TB) *issuer {
 	return &issuer{
 		dialect: "redis",
 		open:    func(t testing.TB, c fencing.Config) exclusive.Leaser { return open(t, client, c) },
+		watched: func(t testing.TB, c fencing.Config) (exclusive.Leaser, *pool.Watch) {
+			client, hook := opened(t, redis.NewClient(redisOptions(t)), nil), new(pool.Redis)
+			client.AddHook(hook)
+			return open(t, client, c), &hook.Watch
+		},
 		far: func(t testing.TB, c fencing.Config) (exclusive.Leaser, *proxy.Proxy) {
 			o := redisOptions(t)
 			p := proxy.Start(t, o.Addr)
@@ -247,12 +273,57 @@ func redisIssuer(t testing.TB) *issuer {
 		remove: func(t testing.TB, key string) {
 			must(t, "delete the lease", client.Del(t.Context(), name(key)).Err())
 		},
+		until: func(t testing.TB, key string) time.Duration {
+			d, err := client.PExpireTime(t.Context(), name(key)).Result()
+			must(t, "PEXPIRETIME", err)
+			return d
+		},
+		freeIf: func(t testing.TB, key string, until time.Duration) bool {
+			n, err := client.Eval(t.Context(), `if redis.call('PEXPIRETIME', KEYS[1]) == tonumber(ARGV[1]) then return redis.call('DEL', KEYS[1]) end return 0`,
+				[]string{name(key)}, until.Milliseconds()).Int()
+			must(t, "delete the lease", err)
+			return n > 0
+		},
 		left: func(t testing.TB, key string) time.Duration {
 			d, err := client.PTTL(t.Context(), name(key)).Result()
 			must(t, "PTTL", err)
 			return max(0, d)
 		},
 	}
+}
+
+// held is the first that is asked of a backend from now on, and is held: before it is
+// sent, or once it has run and is not answered yet.
+type held struct {
+	There <-chan struct{} // closed when it is held
+	Let   func()          // lets it go on
+	Over  <-chan struct{} // closed when it is answered
+}
+
+func hold(t testing.TB, w *pool.Watch, unsent bool) held {
+	t.Helper()
+	there, goOn, over := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	let := sync.OnceFunc(func() { close(goOn) })
+	t.Cleanup(let)
+	stop := func() { close(there); <-goOn }
+	var first atomic.Pointer[string]
+	w.OnAnswer(func(query string) {
+		if f := first.Load(); f == nil || *f != query {
+			return
+		}
+		w.OnAnswer(nil)
+		if !unsent {
+			stop()
+		}
+		close(over)
+	})
+	w.OnStatement(func(query string, _ []any) error {
+		if first.CompareAndSwap(nil, &query) && unsent {
+			stop()
+		}
+		return nil
+	})
+	return held{there, let, over}
 }
 
 // unique numbers the keys of a process.

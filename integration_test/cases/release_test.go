@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -176,13 +175,56 @@ func TestB004_RenewalRacesRelease(t *testing.T) {
 
 func testB004Lease(t *testing.T) {
 	eachIssuer(t, func(t *testing.T, i *issuer) {
+		// Its leases are shorter than what is renewed, so that a renewal of one would show.
+		rival := i.open(t, fencing.Config{TTL: time.Minute, NoRenew: true})
+		x, watch := i.watched(t, fencing.Config{TTL: forever})
+		known := acquire(t, x, newKey())
+		must(t, "a renewal, which the server knows then", known.Renew(t.Context()))
+		must(t, "and a release", known.Release(t.Context()))
+		for _, late := range []bool{false, true} {
+			key := newKey()
+			lease := acquire(t, x, key)
+			was := i.until(t, key)
+			await(t, "time passes on the server's clock", func() bool { return i.left(t, key) < forever-2*tick })
+			renewal, renewed := hold(t, watch, late), make(chan error, 1)
+			go func() { renewed <- lease.Renew(context.WithoutCancel(t.Context())) }()
+			ended(t, "a renewal", renewal.There)
+			if !late { // The twin: a release that compares what a renewal changes.
+				if i.freeIf(t, key, was) {
+					t.Error("to compare what was read before the renewal does no harm")
+				}
+				if _, err := rival.TryAcquire(t.Context(), key); !errors.Is(err, exclusive.ErrHeld) {
+					t.Errorf("another, after a release that matched nothing: %v", err)
+				}
+			}
+			must(t, "release", lease.Release(t.Context()))
+			next, err := rival.TryAcquire(t.Context(), key)
+			must(t, "another, right after the release", err)
+			was = i.until(t, key)
+			renewal.Let()
+			wantErr(t, "the renewal", <-renewed, exclusive.ErrLost)
+			if now := i.until(t, key); now != was {
+				t.Errorf("the renewal of the one before moved the rival's lease by %v", now-was)
+			}
+			must(t, "the rival's release", next.Release(t.Context()))
+		}
+	})
+	if matrix.Long() {
+		t.Run("at random", testB004Random)
+	}
+}
+
+// testB004Random has renewals as fast as they go, which no interval is, cross releases
+// at random.
+func testB004Random(t *testing.T) {
+	eachIssuer(t, func(t *testing.T, i *issuer) {
 		key := newKey()
 		x, rival := i.open(t, fencing.Config{TTL: forever}), i.open(t, fencing.Config{TTL: forever})
-		for range size(1000, 20) {
+		for range 1000 {
 			lease := acquire(t, x, key)
 			stop := make(chan struct{})
 			var renewing sync.WaitGroup
-			renewing.Go(func() { // as fast as it goes, which no interval is
+			renewing.Go(func() {
 				for {
 					select {
 					case <-stop:
@@ -216,37 +258,18 @@ func testB004[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Stra
 		key := place.MustKey(t)
 		near, p := watched(t, target)
 		x := place.New(t, near, exclusivetest.Config{TTL: 9 * time.Second})
-		renews, released, renewed := make(chan struct{}), make(chan struct{}), make(chan struct{})
-		release := sync.OnceFunc(func() { close(released) })
-		t.Cleanup(release)
+		var renewal held
 		err := x.Do(t.Context(), key, func(context.Context, exclusive.Grant) error {
-			var renewal atomic.Pointer[string] // the first that is sent now
-			hold := func() { close(renews); <-released }
-			p.OnAnswer(func(query string) {
-				if r := renewal.Load(); r == nil || *r != query {
-					return
-				}
-				p.OnAnswer(nil)
-				if !late {
-					hold()
-				}
-				close(renewed)
-			})
-			p.OnStatement(func(query string, _ []any) error {
-				if renewal.CompareAndSwap(nil, &query) && late {
-					hold()
-				}
-				return nil
-			})
-			ended(t, "a renewal", renews)
+			renewal = hold(t, &p.Watch, late) // all that is sent now are renewals
+			ended(t, "a renewal", renewal.There)
 			return errBusiness
 		})
 		wantErr(t, "do", err, errBusiness)
 		not(t, "do", err, exclusive.ErrLost)
 		err = rival.Do(t.Context(), key, func(context.Context, exclusive.Grant) error {
 			before := claimedUntil(t, target, s, key)
-			release()
-			ended(t, "the renewal", renewed)
+			renewal.Let()
+			ended(t, "the renewal", renewal.Over)
 			if after := claimedUntil(t, target, s, key); after != before {
 				t.Errorf("the renewal of the one before moved the rival's claim by %v", after-before)
 			}

@@ -10,12 +10,50 @@ import (
 	"github.com/exclusive-go/exclusive/internal/db"
 )
 
-// Pool is an adapter in front of another one.
-type Pool[Tx any] struct {
-	current     atomic.Pointer[db.DB[Tx]]
+// Watch shows what is asked of a backend.
+type Watch struct {
 	onStatement atomic.Pointer[func(query string, args []any) error]
 	onAnswer    atomic.Pointer[func(query string)]
-	onCommit    atomic.Pointer[func(commit func() error) error]
+}
+
+// Pool is an adapter in front of another one.
+type Pool[Tx any] struct {
+	Watch
+	current  atomic.Pointer[db.DB[Tx]]
+	onCommit atomic.Pointer[func(commit func() error) error]
+}
+
+// OnStatement has every statement shown to see first. If it returns an error
+// the statement is not sent. nil: none is.
+func (w *Watch) OnStatement(see func(query string, args []any) error) {
+	if see == nil {
+		w.onStatement.Store(nil)
+		return
+	}
+	w.onStatement.Store(&see)
+}
+
+// OnAnswer has every statement shown to see when it has run, before its answer is
+// handed on. nil: none is.
+func (w *Watch) OnAnswer(see func(query string)) {
+	if see == nil {
+		w.onAnswer.Store(nil)
+		return
+	}
+	w.onAnswer.Store(&see)
+}
+
+func (w *Watch) see(query string, args []any) error {
+	if see := w.onStatement.Load(); see != nil {
+		return (*see)(query, args)
+	}
+	return nil
+}
+
+func (w *Watch) answered(query string) {
+	if see := w.onAnswer.Load(); see != nil {
+		(*see)(query)
+	}
 }
 
 var _ db.Pinner[int] = (*Pool[int])(nil)
@@ -31,26 +69,6 @@ func New[Tx any](d db.DB[Tx]) *Pool[Tx] {
 // Transactions that are open stay where they are.
 func (p *Pool[Tx]) Swap(d db.DB[Tx]) { p.current.Store(&d) }
 
-// OnStatement has every statement shown to see first. If it returns an error
-// the statement is not sent. nil: none is.
-func (p *Pool[Tx]) OnStatement(see func(query string, args []any) error) {
-	if see == nil {
-		p.onStatement.Store(nil)
-		return
-	}
-	p.onStatement.Store(&see)
-}
-
-// OnAnswer has every statement shown to see when it has run, before its answer is
-// handed on. nil: none is.
-func (p *Pool[Tx]) OnAnswer(see func(query string)) {
-	if see == nil {
-		p.onAnswer.Store(nil)
-		return
-	}
-	p.onAnswer.Store(&see)
-}
-
 // OnCommit has every COMMIT done by do, which is given the real one. A
 // transaction that it does not commit is rolled back. nil: by the adapter itself.
 func (p *Pool[Tx]) OnCommit(do func(commit func() error) error) {
@@ -62,19 +80,6 @@ func (p *Pool[Tx]) OnCommit(do func(commit func() error) error) {
 }
 
 func (p *Pool[Tx]) db() db.DB[Tx] { return *p.current.Load() }
-
-func (p *Pool[Tx]) see(query string, args []any) error {
-	if see := p.onStatement.Load(); see != nil {
-		return (*see)(query, args)
-	}
-	return nil
-}
-
-func (p *Pool[Tx]) answered(query string) {
-	if see := p.onAnswer.Load(); see != nil {
-		(*see)(query)
-	}
-}
 
 // Exec implements db.Runner.
 func (p *Pool[Tx]) Exec(ctx context.Context, query string, args ...any) (db.Result, error) {
