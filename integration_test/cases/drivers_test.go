@@ -4,6 +4,7 @@ import (
 	"context"
 	crand "crypto/rand"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"modernc.org/sqlite"
 
 	"github.com/exclusive-go/exclusive"
 	"github.com/exclusive-go/exclusive/casupdate"
@@ -355,12 +357,39 @@ func testB076[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Stra
 }
 
 // slow is a statement that lasts long enough to be cancelled: longer than anybody is
-// patient where a server hears of that, and is over soon where it does not.
-var slow = map[string]string{
-	"postgres": "SELECT pg_sleep(600)",
-	"mysql":    "SELECT SLEEP(3)",
-	"mariadb":  "SELECT SLEEP(3)",
-	"sqlite":   "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000000000) SELECT COUNT(*) FROM n",
+// patient where a server hears of that, and is over soon where it does not. It says
+// whose it is.
+func slow(dialect, key string) string {
+	switch dialect {
+	case "postgres":
+		return "SELECT pg_sleep(600) /* " + key + " */"
+	case "sqlite":
+		return "WITH RECURSIVE n (i) AS (SELECT begins('" + key + "') UNION ALL SELECT i + 1 FROM n WHERE i < 100000000000) SELECT COUNT(*) FROM n"
+	}
+	return "SELECT SLEEP(3) /* " + key + " */"
+}
+
+// begun has the keys of the slow statements that SQLite has begun.
+var begun sync.Map
+
+func init() {
+	sqlite.MustRegisterScalarFunction("begins", 1, func(_ *sqlite.FunctionContext, args []driver.Value) (driver.Value, error) {
+		begun.Store(args[0], true)
+		return int64(1), nil
+	})
+}
+
+// runsSlow reports whether the database runs the slow statement of key.
+func runsSlow[Tx any](t testing.TB, target *matrix.Target[Tx], key string) bool {
+	t.Helper()
+	switch target.Dialect {
+	case "postgres":
+		return target.Int(t, "SELECT COUNT(*) FROM pg_stat_activity WHERE state = 'active' AND query = ?", slow(target.Dialect, key)) > 0
+	case "sqlite":
+		_, ok := begun.Load(key)
+		return ok
+	}
+	return target.Int(t, "SELECT COUNT(*) FROM "+servers.Processlist(servers.Kind(target.Dialect))+" WHERE db = DATABASE() AND info = ?", slow(target.Dialect, key)) > 0
 }
 
 // A statement that is cancelled within a Commit is told as the cancellation,
@@ -395,8 +424,11 @@ func testB077[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Stra
 			if err := place.Write(ctx, tx, key, "cancelled"); err != nil {
 				return err
 			}
-			time.AfterFunc(50*time.Millisecond, cancel)
-			if err := own.Exec(ctx, tx, slow[target.Dialect]); err != nil {
+			ran := make(chan error, 1)
+			go func() { ran <- own.Exec(ctx, tx, slow(target.Dialect, key)) }()
+			await(t, "the statement runs", func() bool { return len(ran) > 0 || runsSlow(t, target, key) })
+			cancel()
+			if err := <-ran; err != nil {
 				cut = fmt.Errorf("the slow statement: %w", err)
 			}
 			return cut
