@@ -583,13 +583,27 @@ func TestB040_DeadlineIgnored(t *testing.T) {
 func TestB041_ReadonlyReplica(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	server := rediscluster.Start(t)
-	client := server.Client(t)
+	primary := rediscluster.Start(t)
+	replica := rediscluster.StartReplica(t, primary)
+	address := proxy.Start(t, primary.Addr) // which moves
+	client := opened(t, redis.NewClient(&redis.Options{Addr: address.Addr()}), nil)
 	x := redisLeases(t, client, redisbackend.Config{TTL: forever, NoRenew: true})
 	kept, given := acquire(t, x, "kept"), acquire(t, x, "given")
 	last := kept.Grant().Token
-	// A primary that cannot be reached: the data stays as it is.
-	must(t, "demote", client.Do(ctx, "REPLICAOF", "127.0.0.1", "1").Err())
+	// WAIT is about what its own connection has written.
+	must(t, "write, and wait for the replica", primary.Client(t).Watch(ctx, func(tx *redis.Tx) error {
+		n, err := tx.Set(ctx, "written", 1, 0).Result()
+		if err == nil {
+			var replicas int64
+			replicas, err = tx.Wait(ctx, 1, patience).Result()
+			if err == nil && replicas != 1 {
+				err = fmt.Errorf("%s, and %d replicas have it", n, replicas)
+			}
+		}
+		return err
+	}))
+	address.Retarget(replica.Addr)
+	address.Cut()
 	for name, call := range map[string]func() error{
 		"acquire a free key": func() error { _, err := x.TryAcquire(ctx, "free"); return err },
 		"acquire a held key": func() error { _, err := x.TryAcquire(ctx, "kept"); return err },
@@ -604,7 +618,7 @@ func TestB041_ReadonlyReplica(t *testing.T) {
 			t.Errorf("%s: %v does not say what to do", name, err)
 		}
 	}
-	must(t, "promote", client.Do(ctx, "REPLICAOF", "NO", "ONE").Err())
+	must(t, "promote", replica.Client(t).Do(ctx, "REPLICAOF", "NO", "ONE").Err())
 	must(t, "renew", kept.Renew(ctx))
 	must(t, "release", kept.Release(ctx))
 	lease := acquire(t, x, "kept")
