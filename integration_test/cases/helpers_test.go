@@ -173,6 +173,9 @@ type issuer struct {
 	hold func(t testing.TB, key string) (done func())
 }
 
+// networked reports whether there is a server on the other end of a connection.
+func (i *issuer) networked() bool { return i.far != nil }
+
 // eachIssuer runs a test on fencing on every server with each driver, and on
 // redisbackend.
 func eachIssuer(t *testing.T, test func(t *testing.T, i *issuer)) {
@@ -290,6 +293,17 @@ func redisIssuer(t testing.TB) *issuer {
 			return max(0, d)
 		},
 	}
+}
+
+// cue is given once or more often, and is seen by all.
+type cue struct {
+	Given chan struct{}
+	Give  func()
+}
+
+func newCue() *cue {
+	given := make(chan struct{})
+	return &cue{given, sync.OnceFunc(func() { close(given) })}
 }
 
 // held is the first that is asked of a backend from now on, and is held: before it is

@@ -291,44 +291,57 @@ func TestB005_ReleaseBehindBlockedRenewal(t *testing.T) {
 
 func testB005Lease(t *testing.T) {
 	eachIssuer(t, func(t *testing.T, i *issuer) {
-		key := newKey()
-		const ttl = 3 * time.Second
-		renews := make(chan struct{})
-		cfg := fencing.Config{TTL: ttl, Observer: renewal(sync.OnceFunc(func() { close(renews) }))}
-		var x exclusive.Leaser
-		var block func() (unblock func())
 		if i.hold != nil {
-			x = i.open(t, cfg)
-			block = func() func() { return i.hold(t, key) }
-		} else {
-			far, p := i.far(t, cfg)
-			x = far
-			block = func() func() {
-				p.Intercept(func([]byte) proxy.Verdict { return proxy.Mute })
-				return func() { p.Intercept(nil); p.Cut() }
-			}
+			t.Run("row locked", func(t *testing.T) {
+				t.Parallel()
+				key, renews := newKey(), newCue()
+				x := i.open(t, fencing.Config{TTL: 3 * time.Second, Observer: renewal(renews.Give)})
+				releaseBehindRenewal(t, i, x, key, renews, func() func() { return i.hold(t, key) })
+			})
 		}
-		lease := acquire(t, x, key)
-		unblock := block()
-		renewing := make(chan error, 1)
-		go func() { renewing <- lease.Renew(context.WithoutCancel(t.Context())) }()
-		ended(t, "its own renewal", renews) // by then the other is under way too
-		ctx, cancel := context.WithTimeout(t.Context(), ttl/6)
-		defer cancel()
-		released := make(chan error, 1)
-		go func() { released <- lease.Release(ctx) }()
-		select {
-		case err := <-released:
-			if err != nil {
-				wantErr(t, "release", err, context.DeadlineExceeded)
-			}
-		case <-time.After(patience):
-			t.Fatal("the release hangs")
+		if i.far != nil {
+			t.Run("no answer", func(t *testing.T) {
+				t.Parallel()
+				key, renews := newKey(), newCue()
+				x, p := i.far(t, fencing.Config{TTL: 3 * time.Second})
+				releaseBehindRenewal(t, i, x, key, renews, func() func() { return silent(p, renews) })
+			})
 		}
-		unblock()
-		ended(t, "the renewal returns", renewing)
-		free(t, i.open(t, fencing.Config{}), key)
 	})
+}
+
+// silent lets a proxy lose all answers to what is sent from now on, which is told to
+// sent, and returns what ends that.
+func silent(p *proxy.Proxy, sent *cue) (over func()) {
+	p.Intercept(func([]byte) proxy.Verdict { sent.Give(); return proxy.Mute })
+	return func() { p.Intercept(nil); p.Cut() }
+}
+
+// releaseBehindRenewal releases a lease when block has been called and a renewal is
+// under way since, which renews tells.
+func releaseBehindRenewal(t *testing.T, i *issuer, x exclusive.Leaser, key string, renews *cue, block func() (unblock func())) {
+	t.Helper()
+	lease := acquire(t, x, key)
+	unblock := sync.OnceFunc(block())
+	t.Cleanup(unblock)
+	renewing := make(chan error, 1)
+	go func() { renewing <- lease.Renew(context.WithoutCancel(t.Context())) }() // beside its own
+	ended(t, "a renewal", renews.Given)
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	released := make(chan error, 1)
+	go func() { released <- lease.Release(ctx) }()
+	select {
+	case err := <-released:
+		if err != nil {
+			wantErr(t, "release", err, context.DeadlineExceeded)
+		}
+	case <-time.After(patience):
+		t.Fatal("the release hangs")
+	}
+	unblock()
+	ended(t, "the renewal returns", renewing)
+	free(t, i.open(t, fencing.Config{}), key)
 }
 
 // renewal is an observer that is called when a renewal begins.
@@ -345,27 +358,53 @@ func (r renewal) End(context.Context, exclusive.Event) {}
 
 func testB005[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Strategy[Tx]) {
 	place := s.SetUp(t, target)
-	key, claim := place.MustKey(t), claims[s.Name]
-	near, p := watched(t, target)
-	x := place.New(t, near, exclusivetest.Config{TTL: 3 * time.Second})
-	var unlock func()
+	t.Run("row locked", func(t *testing.T) {
+		t.Parallel()
+		near, p := watched(t, target)
+		testB005Claim(t, target, near, place, func(ctx context.Context, key string, renews *cue) (func(), error) {
+			tx, err := target.Plain.BeginTx(context.WithoutCancel(ctx), nil)
+			if err != nil {
+				return nil, err
+			}
+			claim := claims[s.Name]
+			lock := "UPDATE " + claim.table + " SET holder = 'looked at' WHERE " + claim.is
+			if _, err := tx.ExecContext(ctx, target.Bind(lock), claimArgs(s.Name, key)...); err != nil {
+				return nil, errors.Join(err, tx.Rollback())
+			}
+			p.OnStatement(func(string, []any) error { renews.Give(); return nil })
+			return func() { must(t, "rollback", tx.Rollback()) }, nil
+		})
+	})
+	if !target.Networked() {
+		return
+	}
+	t.Run("no answer", func(t *testing.T) {
+		t.Parallel()
+		far, p := through(t, target, matrix.Options{})
+		testB005Claim(t, target, far, place, func(_ context.Context, _ string, renews *cue) (func(), error) {
+			return silent(p, renews), nil
+		})
+	})
+}
+
+// testB005Claim has work end while its claim's renewal is stuck: block makes it so, and
+// has renews told of it.
+func testB005Claim[Tx any](t *testing.T, target, own *matrix.Target[Tx], place *strategies.Place[Tx], block func(ctx context.Context, key string, renews *cue) (unblock func(), err error)) {
+	t.Helper()
+	key := place.MustKey(t)
+	x := place.New(t, own, exclusivetest.Config{TTL: 3 * time.Second})
+	unblock := func() {}
 	done := make(chan error, 1)
 	go func() {
 		done <- x.Do(t.Context(), key, func(ctx context.Context, _ exclusive.Grant) error {
-			tx, err := target.Plain.BeginTx(context.WithoutCancel(ctx), nil)
+			renews := newCue()
+			end, err := block(ctx, key, renews)
 			if err != nil {
 				return err
 			}
-			unlock = sync.OnceFunc(func() { must(t, "rollback", tx.Rollback()) })
-			lock := "UPDATE " + claim.table + " SET holder = 'looked at' WHERE " + claim.is
-			if _, err := tx.ExecContext(ctx, target.Bind(lock), claimArgs(s.Name, key)...); err != nil {
-				return err
-			}
-			renews := make(chan struct{})
-			renew := sync.OnceFunc(func() { close(renews) })
-			p.OnStatement(func(string, []any) error { renew(); return nil })
+			unblock = end
 			select {
-			case <-renews:
+			case <-renews.Given:
 			case <-time.After(patience):
 				return errors.New("nothing was renewed")
 			}
@@ -378,10 +417,7 @@ func testB005[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Stra
 	case <-time.After(patience):
 		t.Error("the release hangs")
 	}
-	if unlock == nil {
-		t.Fatal("work did not begin")
-	}
-	unlock()
+	unblock()
 	next := place.New(t, target, exclusivetest.Config{Wait: patience})
 	stores(t, place, next, key, "next")
 }

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"runtime"
 	"strings"
 	"sync"
@@ -23,7 +22,6 @@ import (
 	"github.com/exclusive-go/exclusive/integration_test/matrix"
 	"github.com/exclusive-go/exclusive/integration_test/proxy"
 	"github.com/exclusive-go/exclusive/integration_test/strategies"
-	"github.com/exclusive-go/exclusive/internal/db"
 )
 
 // eachLeased runs a test on the strategies whose claims are bounded by time and
@@ -95,34 +93,32 @@ func TestB010_RenewalOfNobody(t *testing.T) {
 func testB010Lease(t *testing.T) {
 	eachIssuer(t, func(t *testing.T, i *issuer) {
 		const ttl = time.Second
-		x, ready := i.open(t, fencing.Config{TTL: ttl}), i.open(t, fencing.Config{TTL: forever})
-		keys := []string{newKey(), newKey(), newKey(), newKey(), newKey()}
-		if i.dialect == "sqlite" {
-			keys = keys[:1] // it has one writer, and no queue for others
-		}
-		rounds := size(1000, 200) / len(keys)
-		var workers sync.WaitGroup
-		for _, key := range keys {
-			workers.Go(func() {
-				for range rounds {
-					// A connection that is ready, or all of the time goes into
-					// making one: drivers close those of cancelled statements.
-					if err := ready.Do(t.Context(), key+"/ready", nothing); err != nil {
-						t.Errorf("ready: %v", err)
-					}
-					ctx, cancel := context.WithTimeout(t.Context(), rand.N(2*time.Millisecond))
-					lease, err := x.Acquire(ctx, key)
-					cancel()
-					if err == nil {
-						err = lease.Release(t.Context())
-					}
-					if err != nil && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, exclusive.ErrLost) {
-						t.Errorf("%s: %v", key, err)
-					}
-				}
-			})
-		}
-		workers.Wait()
+		var keys []string
+		everyPoint(t, i.networked(), func(p *point) {
+			cfg := fencing.Config{TTL: ttl}
+			var x exclusive.Leaser
+			if p.onWire() {
+				var wire *proxy.Proxy
+				x, wire = i.far(t, cfg)
+				free(t, x, newKey()) // connected
+				key := newKey()
+				p.armWire(wire, key)
+				keys = append(keys, key)
+			} else {
+				var watch *pool.Watch
+				x, watch = i.watched(t, cfg)
+				p.arm(watch)
+				keys = append(keys, newKey())
+			}
+			lease, err := x.Acquire(p.ctx, keys[len(keys)-1])
+			p.returned()
+			if err == nil {
+				err = lease.Release(t.Context())
+			}
+			if err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, exclusive.ErrLost) {
+				t.Errorf("%v: %v", p, err)
+			}
+		})
 		// What was renewed would rise, and never be seen free. An acquire that comes
 		// late, after it was given up, may take a free key once, until it is given
 		// back or ends.
@@ -148,41 +144,127 @@ func testB010Lease(t *testing.T) {
 
 func testB010[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Strategy[Tx]) {
 	place := s.SetUp(t, target)
-	x := place.New(t, target, exclusivetest.Config{TTL: time.Second})
 	next := place.New(t, target.Another(t, matrix.Options{}), exclusivetest.Config{Wait: patience})
 	var keys []string
-	var workers sync.WaitGroup
-	parallel := 5
-	if !target.Networked() {
-		parallel = 1
-	}
-	for range parallel {
+	everyPoint(t, target.Networked(), func(p *point) {
 		key := place.MustKey(t)
 		keys = append(keys, key)
-		workers.Go(func() {
-			for range size(1000, 200) / parallel {
-				// A full pool of database/sql may hand over one after the other
-				// of those that cancelled statements broke.
-				err := db.Retry(t.Context(), target.DB, func(ctx context.Context) error {
-					return inTx(ctx, target, func(ctx context.Context, tx Tx) error { return target.Exec(ctx, tx, "SELECT 1") })
-				})
-				if err != nil {
-					t.Errorf("a connection that is ready: %v", err)
-				}
-				ctx, cancel := context.WithTimeout(t.Context(), rand.N(2*time.Millisecond))
-				err = x.Do(ctx, key, func(context.Context, exclusive.Grant) error { return errBusiness })
-				cancel()
-				// The claim of a call that was cancelled may stand for a while yet.
-				if !errors.Is(err, errBusiness) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, exclusive.ErrHeld) {
-					t.Errorf("%s: %v", key, err)
-				}
-			}
-		})
-	}
-	workers.Wait()
+		var own *matrix.Target[Tx]
+		if p.onWire() {
+			var wire *proxy.Proxy
+			own, wire = through(t, target, matrix.Options{})
+			must(t, "connect", inTx(t.Context(), own, func(ctx context.Context, tx Tx) error { return own.Exec(ctx, tx, "SELECT 1") }))
+			p.armWire(wire, key)
+		} else {
+			var watch *pool.Pool[Tx]
+			own, watch = watched(t, target)
+			p.arm(&watch.Watch)
+		}
+		x := place.New(t, own, exclusivetest.Config{TTL: time.Second})
+		err := x.Do(p.ctx, key, func(context.Context, exclusive.Grant) error { return errBusiness })
+		p.returned()
+		if !errors.Is(err, errBusiness) && !errors.Is(err, context.Canceled) {
+			t.Errorf("%v: %v", p, err)
+		}
+	})
 	for _, key := range keys { // what was renewed would never be had
 		stores(t, place, next, key, "next")
 	}
+}
+
+// point is where a call's context ends.
+type point struct {
+	kind pointKind
+	n    int // of the statement; 1 is the first
+	ctx  context.Context
+
+	cancel  func()
+	reached atomic.Bool
+	over    *cue // the call has returned
+	gone    *cue // what was held on the wire has gone on
+}
+
+type pointKind int
+
+const (
+	unsent     pointKind = iota // before a statement is sent
+	answered                    // when it has run, before its answer is handed on
+	answerLost                  // when what claims the key is on its way to the server, which answers nobody
+	late                        // when that is on its way, and arrives when the call has returned
+)
+
+func (p *point) String() string {
+	return fmt.Sprintf("the context ends %s (%d)", [...]string{"before a statement is sent", "before a statement's answer", "and the answer is lost", "and the statement comes late"}[p.kind], p.n)
+}
+
+// everyPoint has call called with each point at which its context can end, until it
+// has returned before it got there.
+func everyPoint(t *testing.T, networked bool, call func(p *point)) {
+	t.Helper()
+	for kind := unsent; kind <= late; kind++ {
+		if kind >= answerLost && !networked {
+			continue
+		}
+		for n := 1; ; n++ {
+			p := &point{kind: kind, n: n, over: newCue(), gone: newCue()}
+			p.ctx, p.cancel = context.WithCancel(t.Context())
+			call(p)
+			p.cancel()
+			if p.onWire() {
+				ended(t, p.String(), p.gone.Given)
+				break
+			}
+			if !p.reached.Load() {
+				if n == 1 {
+					t.Fatalf("%v: nothing was sent", p)
+				}
+				break
+			}
+		}
+	}
+}
+
+// onWire reports whether the context ends while something is on its way to the server.
+func (p *point) onWire() bool { return p.kind >= answerLost }
+
+// returned says that the call has returned.
+func (p *point) returned() { p.over.Give() }
+
+// arm ends the context at the point, unless the call has returned before.
+func (p *point) arm(w *pool.Watch) {
+	var n atomic.Int64
+	there := func() {
+		if n.Add(1) != int64(p.n) {
+			return
+		}
+		select {
+		case <-p.over.Given:
+		default:
+			p.reached.Store(true)
+			p.cancel()
+		}
+	}
+	if p.kind == unsent {
+		w.OnStatement(func(string, []any) error { there(); return nil })
+		return
+	}
+	w.OnAnswer(func(string) { there() })
+}
+
+// armWire ends the context when the first that names key is on its way.
+func (p *point) armWire(wire *proxy.Proxy, key string) {
+	wire.Intercept(func(data []byte) proxy.Verdict {
+		if !proxy.Mentions(data, key) || !p.reached.CompareAndSwap(false, true) {
+			return proxy.Pass
+		}
+		defer p.gone.Give()
+		p.cancel()
+		if p.kind == answerLost {
+			return proxy.Mute
+		}
+		<-p.over.Given
+		return proxy.Pass
+	})
 }
 
 // A holder whose lease is gone from the backend is told at its next renewal;
@@ -253,7 +335,21 @@ func TestB013_CutOffHolderKnows(t *testing.T) {
 			renewals(t, lease, 1)
 			p.Intercept(func([]byte) proxy.Verdict { return proxy.Swallow })
 			defer p.Cut() // or closing the pool would wait
+			asked := make(chan error, 1)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			go func() { asked <- lease.Renew(ctx) }()
 			next := acquire(t, i.open(t, fencing.Config{TTL: forever}), key)
+			// The twin: a holder that waits to hear of its loss does not, and works on
+			// beside the next.
+			select {
+			case err := <-asked:
+				not(t, "the twin, which asks the server", err, exclusive.ErrLost)
+				if err == nil {
+					t.Error("the server has answered: the case proves nothing")
+				}
+			default:
+			}
 			if lease.Context().Err() == nil {
 				t.Error("two holders, and the first does not know it")
 			}
@@ -291,6 +387,17 @@ func testB013[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Stra
 	wantErr(t, "the holder that was cut off", err, exclusive.ErrLost, exclusive.ErrFenced)
 	if body, n := place.Stored(t, key); body != "next" || n != 1 {
 		t.Errorf("stored %q, %d results", body, n)
+	}
+	unproven(t, place, key, "late")
+}
+
+// unproven is the twin of a write that was refused: the same without the check, by a
+// holder that does not know that its key has passed on. The newer result is gone.
+func unproven[Tx any](t testing.TB, place *strategies.Place[Tx], key, body string) {
+	t.Helper()
+	must(t, "a write without the check", place.InTx(t.Context(), func(ctx context.Context, tx Tx) error { return place.Write(ctx, tx, key, body) }))
+	if got, n := place.Stored(t, key); got != body || n != 2 {
+		t.Errorf("a write without the check does no harm: stored %q, %d results", got, n)
 	}
 }
 
@@ -464,8 +571,18 @@ func TestB017_HungAndAbandonedHolders(t *testing.T) {
 	t.Run("kept", func(t *testing.T) {
 		eachIssuer(t, func(t *testing.T, i *issuer) {
 			key := newKey()
-			lease := acquire(t, i.open(t, fencing.Config{TTL: 2 * time.Second, MaxHold: time.Second}), key)
+			const ttl = 2 * time.Second
+			lease := acquire(t, i.open(t, fencing.Config{TTL: ttl, MaxHold: time.Second}), key)
+			// The twin: renewed without a bound, and with nobody at work.
+			o := new(observer)
+			twin := acquire(t, i.open(t, fencing.Config{TTL: ttl, Observer: o}), newKey())
+			first := twin.Grant().Expires
 			next := acquire(t, i.open(t, fencing.Config{TTL: forever}), key)
+			await(t, "the twin's first lease would be over", func() bool { return time.Now().After(first) || twin.Context().Err() != nil })
+			if left := i.left(t, twin.Grant().Key); left == 0 || o.renewed.Load() == 0 {
+				t.Errorf("the twin's lease, which is renewed for ever, lasts %v yet, and was renewed %d times", left, o.renewed.Load())
+			}
+			must(t, "the twin's release", twin.Release(t.Context()))
 			wantErr(t, "the context of the handle that is kept", context.Cause(lease.Context()), exclusive.ErrLost)
 			wantErr(t, "its release", lease.Release(t.Context()), exclusive.ErrLost)
 			must(t, "the next one's release", next.Release(t.Context()))
@@ -507,6 +624,7 @@ func testB017[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Stra
 		if body, n := place.Stored(t, key); body != "next" || n != 1 {
 			t.Errorf("%s: stored %q, %d results", name, body, n)
 		}
+		unproven(t, place, key, "late")
 	}
 }
 
