@@ -246,9 +246,12 @@ func TestB023_FrozenTransactionClock(t *testing.T) {
 			}
 			const ttl = 4 * time.Second
 			key := newKey()
-			x := i.open(t, fencing.Config{TTL: ttl, NoRenew: true})
+			x, watch := i.watched(t, fencing.Config{TTL: ttl, NoRenew: true})
 			free(t, x, key) // now it has a row
-			unlock := i.hold(t, key)
+			unlock := sync.OnceFunc(i.hold(t, key))
+			t.Cleanup(unlock)
+			asks := newCue()
+			watch.OnStatement(func(string, []any) error { asks.Give(); return nil })
 			got := make(chan *exclusive.Lease, 1)
 			go func() {
 				lease, err := x.Acquire(soon(t), key)
@@ -257,6 +260,7 @@ func TestB023_FrozenTransactionClock(t *testing.T) {
 				}
 				got <- lease
 			}()
+			ended(t, "it asks for the row", asks.Given)
 			time.Sleep(ttl / 2)
 			unlocked := time.Now()
 			unlock()

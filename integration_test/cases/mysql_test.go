@@ -1048,6 +1048,20 @@ func TestB055_IndexLimits(t *testing.T) {
 				t.Errorf("the first token of %q is %d, %v", key, n, err)
 			}
 		}
+		jobs := jobsOn(t, target, jobConfig(), "")
+		for _, long := range tooLong { // whatever else is a name
+			for what, err := range map[string]error{
+				"mark":  guard.Register(t.Context(), exclusive.Grant{Key: long, Token: 1, ID: "id"}),
+				"token": second(tokens.Next(t.Context(), long)),
+				"once": inTx(t.Context(), target, func(ctx context.Context, tx *sql.Tx) error {
+					return second(guard.Once(ctx, tx, long, nil, nil2(t)))
+				}),
+				"task": second(uniquetask.New(target.DB, uniquetask.Config{Task: long})),
+				"row":  jobs.Do(t.Context(), long, nothing),
+			} {
+				wantErr(t, what, err, exclusive.ErrInvalid)
+			}
+		}
 		for _, task := range fit { // each has a floor of its own
 			tasks := tasksOn(t, target, uniquetask.Config{Task: task})
 			must(t, "do", tasks.Do(t.Context(), "floor", nothing))

@@ -52,7 +52,7 @@ func testNoRowReturned[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 	callers := size(20, 8)
 	many := target.Another(t, matrix.Options{MaxConns: callers + 2})
 	leases := leasesOn(t, many, fencing.Config{})
-	tasks := tasksOn(t, many, uniquetask.Config{Wait: patience})
+	tasks := tasksOn(t, many, uniquetask.Config{})
 	hasty := tasksOn(t, many, uniquetask.Config{})
 	again := func(context.Context) ([]byte, error) { t.Error("it was applied again"); return nil, nil }
 	op := strings.Repeat("o", exclusive.MaxKeyBytes) // nothing depends on its length
@@ -83,15 +83,21 @@ func testNoRowReturned[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 	must(t, "the first run", tasks.Do(ctx, "run-1", func(ctx context.Context, g exclusive.Grant) error {
 		must(t, "result", tasks.SetResult(g, []byte("r")))
 		return tasks.Commit(ctx, g, func(ctx context.Context, _ Tx) error {
-			for range 3 {
+			var told []<-chan struct{}
+			for range 3 { // as many processes: of one, one at a time asks
+				held := newHeldSignal()
+				told = append(told, held.next())
+				later, ctx := tasksOn(t, many, uniquetask.Config{Wait: patience, Observer: held}), soon(t)
 				wg.Go(func() {
-					err := tasks.Do(soon(t), "run-1", nothing)
-					wantErr(t, "a later run", err, exclusive.ErrDone)
+					err := later.Do(ctx, "run-1", func(context.Context, exclusive.Grant) error { t.Error("a second run"); return nil })
 					var e *exclusive.Error
-					if errors.As(err, &e) && string(e.Result) != "r" {
-						t.Errorf("a later run got %q", e.Result)
+					if !errors.Is(err, exclusive.ErrDone) || !errors.As(err, &e) || string(e.Result) != "r" {
+						t.Errorf("a later run: %v; want it done, with its result", err)
 					}
 				})
+			}
+			for _, refused := range told {
+				ended(t, "a later run waits", refused)
 			}
 			if err := hasty.Do(ctx, "run-1", nothing); !errors.Is(err, exclusive.ErrHeld) {
 				t.Errorf("a run that does not wait: %v", err)

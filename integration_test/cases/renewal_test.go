@@ -486,14 +486,20 @@ func testB016Lease(t *testing.T) {
 		const ttl = 4 * time.Second
 		key := newKey()
 		holder := acquire(t, i.open(t, fencing.Config{TTL: forever}), key)
-		x := i.open(t, fencing.Config{TTL: ttl})
-		released := time.AfterFunc(ttl, func() {
-			if err := holder.Release(context.WithoutCancel(t.Context())); err != nil {
-				t.Errorf("release: %v", err)
+		held := newHeldSignal()
+		told := held.next()
+		x := i.open(t, fencing.Config{TTL: ttl, Observer: held})
+		released := make(chan error, 1)
+		go func() {
+			select {
+			case <-told: // it waits
+				time.Sleep(ttl)
+			case <-t.Context().Done():
 			}
-		})
-		defer released.Stop()
+			released <- holder.Release(context.WithoutCancel(t.Context()))
+		}()
 		lease := acquire(t, x, key)
+		must(t, "the holder's release", <-released)
 		// The wait was as long as the lease: one that began before it is over.
 		if left := time.Until(lease.Grant().Expires); left < ttl/4 {
 			t.Errorf("of %v are left %v", ttl, left)
