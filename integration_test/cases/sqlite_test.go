@@ -409,8 +409,6 @@ type holdOrder struct {
 	Ticket strategies.Ticket
 	Key    string
 	TTL    time.Duration
-	// Patient: give up when told to end, and say so.
-	Patient bool
 	// InCommit: hang in the transaction of a Commit.
 	InCommit bool
 	// InOnce: hang in the apply of a Once whose operation is the key.
