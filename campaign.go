@@ -30,7 +30,8 @@ const campaignPatience = 30 * time.Second
 // another instance may already have started.
 //
 // What service writes goes through Check. A Commit ends the lease and service's
-// context: another instance leads at once, and Campaign returns when service does.
+// context: another instance leads at once. Then Campaign returns what service does, but
+// waits again if that is the error of its context.
 func Campaign(ctx context.Context, l Leaser, key string, service Work) error {
 	if service == nil {
 		return &Error{Op: "campaign", Key: key, Kind: ErrInvalid, Hint: "service is nil"}
@@ -101,5 +102,6 @@ func serve(ctx context.Context, lease *Lease, service Work) (lost bool, err erro
 		// error alone may be about another grant.)
 		return true, nil
 	}
-	return false, err
+	// Its own Commit has ended the lease and its context, which is no reason to go.
+	return cause != nil && errors.Is(err, context.Canceled), err
 }

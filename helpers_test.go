@@ -324,6 +324,22 @@ func TestCampaignEndsWithACommit(t *testing.T) {
 		if !errors.Is(err, business) {
 			t.Errorf("ended with %v", err)
 		}
+
+		// One that does not know, and hands on its context's error, leads again.
+		terms := 0
+		err = exclusive.Campaign(t.Context(), x, "leader", func(ctx context.Context, g exclusive.Grant) error {
+			if terms++; terms == 2 {
+				return business
+			}
+			if err := x.Commit(ctx, g, func(context.Context, *exclusivetest.MemoryTx) error { return nil }); err != nil {
+				t.Error(err)
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		if !errors.Is(err, business) || terms != 2 {
+			t.Errorf("ended with %v after %d terms", err, terms)
+		}
 	})
 }
 
