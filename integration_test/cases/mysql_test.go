@@ -1189,11 +1189,9 @@ func conflicts(t *testing.T, what string, err error) {
 	}
 }
 
-// A conflict that a cluster finds at COMMIT is never told as success, and nothing is
-// done without a durable row: the same call made again does the work. In the field
-// Galera answered 1213 to COMMIT, and two nodes ran the section, or none had its
-// row. (There is no Galera cluster here: the adapter answers as one does.)
-func TestB056_ConflictAtCommit(t *testing.T) {
+// testConflictAtCommit refuses what it is to refuse, in the adapter: no cluster can be
+// told when to.
+func testConflictAtCommit(t *testing.T) {
 	onMySQL(t, strategies.Each(func(t *testing.T, target *matrix.Target[*sql.Tx], s strategies.Strategy[*sql.Tx]) {
 		ctx := t.Context()
 		place := s.SetUp(t, target)
