@@ -209,7 +209,9 @@ func (p place) command(dir string, as *account, signal syscall.Signal, argv []st
 		cmd.SysProcAttr = childAttr(signal, nil)
 	}
 	cmd.Dir = dir
-	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"}
+	// A folder of its own for temporary files: a MariaDB that starts, also for setup,
+	// removes all temporary tables (#sql…) from there, and the one whose they are crashes.
+	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C", "TMPDIR=" + p.seenAs(dir)}
 	cmd.Stdout, cmd.Stderr = log, log
 	return cmd
 }

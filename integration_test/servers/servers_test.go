@@ -10,8 +10,10 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"os/user"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -184,6 +186,32 @@ func TestStartRefuses(t *testing.T) {
 				t.Errorf("the error tells the password: %v", err)
 			}
 		})
+	}
+}
+
+// A MariaDB that starts leaves the temporary tables of others alone. Without a folder
+// of its own it removed all that were in /tmp, and a server that had just made one
+// there, as for each query of information_schema, crashed (SIGSEGV in
+// ha_maria::drop_table).
+func TestStartSparesOthers(t *testing.T) {
+	t.Parallel()
+	table, err := os.CreateTemp("/tmp", "#sql-temptable-of-*.MAI") // where it is without a setting
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.Remove(table.Name()) })
+	if err := table.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if as, err := user.Lookup("mysql"); err == nil && os.Getuid() == 0 { // as whom it runs then
+		uid, _ := strconv.Atoi(as.Uid)
+		if err := os.Chown(table.Name(), uid, -1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	servers.Own(t, servers.MariaDB)
+	if _, err := os.Stat(table.Name()); err != nil {
+		t.Errorf("a temporary table of another server: %v", err)
 	}
 }
 
