@@ -22,7 +22,7 @@ func TestFullOutput(t *testing.T) {
 			t.Parallel()
 			full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 			if err != nil {
-				t.Skip(err)
+				t.Fatal(err)
 			}
 			defer full.Close()
 			cmd := self(t, dsn, strings.Fields(args)...)

@@ -16,13 +16,10 @@ import (
 // may be late, and are given up. When it is back nobody has their keys, and no connection
 // is in use.
 func TestClaimsInAnOutage(t *testing.T) {
-	matrix.Drivers(t, testClaimsInAnOutage, testClaimsInAnOutage)
+	matrix.Drivers(t, testClaimsInAnOutage, testClaimsInAnOutage, "postgres", "mysql", "mariadb")
 }
 
 func testClaimsInAnOutage[Tx any](t *testing.T, target *matrix.Target[Tx]) {
-	if !target.Networked() {
-		t.Skip("there is no server to be away")
-	}
 	setUp(t, target)
 	rival := newLeases(t, target, fencing.Config{})
 	const claims = 200
