@@ -225,14 +225,19 @@ const fatePause = 20 * time.Millisecond
 type mysql struct {
 	texts
 	lockQ, nextQ, createQ string
+	makers                chan struct{} // one for each that makes a row at this moment
 }
+
+// makersWidth is how many rows a process makes at the same time: each maker keeps the
+// gap between rows from the others for a moment, and a hundred get nowhere.
+const makersWidth = 8
 
 func newMySQL(t texts) dialect {
 	// A row lock on a read-only server excludes nobody on the primary.
 	const writable = `CAST(@@GLOBAL.read_only AS CHAR) IN ('0', 'OFF')`
 	f := t.fill
 	return &mysql{
-		texts: t,
+		texts: t, makers: make(chan struct{}, makersWidth),
 		// Always NOWAIT: a waiter whose caller has gone could not be told, and
 		// would take the row later. The statement is the first that reads, so
 		// the snapshot of what follows is younger than the lock.
@@ -263,6 +268,12 @@ func (m *mysql) next(ctx context.Context, r db.Runner, n int64) (t trace, rows [
 }
 
 func (m *mysql) create(ctx context.Context, r db.Runner, key []byte) error {
+	select {
+	case m.makers <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-m.makers }()
 	_, err := r.Exec(ctx, m.createQ, key, key)
 	return err
 }
