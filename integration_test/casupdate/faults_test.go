@@ -430,7 +430,7 @@ func testLockedRow[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 	}
 	setUp(t, target, "k", "other")
 	ctx := t.Context()
-	cfg := leased(time.Second)
+	cfg := leased(2 * time.Second)
 	x := newTable(t, target, cfg)
 	tx, err := target.BeginPast(ctx)
 	must(t, "begin", err)
@@ -451,7 +451,7 @@ func testLockedRow[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 				select {
 				case <-octx.Done():
 					t.Errorf("the other row: %v", context.Cause(octx))
-				case <-time.After(2200 * time.Millisecond):
+				case <-time.After(2 * cfg.TTL):
 				}
 				rival := newTable(t, target.Another(t, matrix.Options{}), cfg)
 				wantErr(t, "takeover of a row that is checked", rival.Do(ctx, "k", nothing), exclusive.ErrHeld)
