@@ -69,8 +69,9 @@
 // # Schema
 //
 // The columns are the application's; see Config for their types. One of those in
-// Config that is too small, or pads or cuts what it is given, is ErrSchema. The key's columns need a unique index, and on MySQL and
-// MariaDB text keys a character set that has every character of a key (utf8mb4).
+// Config that is too small, or pads or cuts what it is given, is ErrSchema. The key's
+// columns need a unique index, and on MySQL and MariaDB text keys a character set that
+// has every character of a key (utf8mb4).
 // These are for a table that has none of them yet:
 //
 //	ALTER TABLE job ADD COLUMN claim_token bigint;        -- TokenColumn

@@ -17,10 +17,7 @@ var grantLine = regexp.MustCompile(`(?m)^-- GRANT (.+) ON (.+) TO app$`)
 // The privileges that the files name are enough for every strategy, and each
 // of them is needed.
 func TestGrants(t *testing.T) {
-	eachDialect(t, func(t *testing.T, g *target) {
-		if g.Dialect == "sqlite" {
-			t.Skip("SQLite has no roles")
-		}
+	eachWithRoles(t, func(t *testing.T, g *target) {
 		g.Migrate(t, "")
 		user, password := newUser(t, g)
 

@@ -327,10 +327,7 @@ func TestCheckFinds(t *testing.T) {
 
 // Every privilege that is missing is found, and what it says to do is enough.
 func TestCheckFindsPrivileges(t *testing.T) {
-	eachDialect(t, func(t *testing.T, g *target) {
-		if g.Dialect == "sqlite" {
-			t.Skip("SQLite has no roles")
-		}
+	eachWithRoles(t, func(t *testing.T, g *target) {
 		n := templates.Names{Schema: elsewhere(t, g), Prefix: "order "}
 		all := selection(t, g, n)
 		_, err := schema.Init(t.Context(), g.Plain, all)

@@ -31,6 +31,17 @@ var dialects = []string{"postgres", "mysql", "mariadb", "sqlite"}
 // eachDialect runs a test on a fresh database of each dialect, in parallel.
 func eachDialect(t *testing.T, test func(*testing.T, *target)) {
 	t.Helper()
+	each(t, dialects, test)
+}
+
+// eachWithRoles is eachDialect without SQLite, which has no roles.
+func eachWithRoles(t *testing.T, test func(*testing.T, *target)) {
+	t.Helper()
+	each(t, []string{"postgres", "mysql", "mariadb"}, test)
+}
+
+func each(t *testing.T, dialects []string, test func(*testing.T, *target)) {
+	t.Helper()
 	for _, dialect := range dialects {
 		t.Run(dialect, func(t *testing.T) {
 			t.Parallel()
