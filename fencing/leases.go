@@ -147,7 +147,7 @@ func (b backend[Tx]) Acquire(ctx context.Context, key, id string, waiting bool) 
 			return got.won || got.row.live() || got.row.id == id || waiting, err
 		})
 	})
-	if unanswered && (err != nil || !got.won) { // MariaDB tells the row before it commits
+	if unanswered && (err != nil || !got.won) { // the row is told before it is stored
 		b.leaser.Abandon(key, id)
 	}
 	if err != nil {

@@ -318,7 +318,7 @@ func (s store[Tx]) Acquire(ctx context.Context, key, id string, waiting bool) (g
 			return got.won || s.cfg.refused(key, got.row) != nil || waiting, err
 		})
 	})
-	if unanswered && (err != nil || !got.won) { // MariaDB tells the row before it commits
+	if unanswered && (err != nil || !got.won) { // the row is told before it is stored
 		s.leaser.Abandon(key, id)
 	}
 	if err != nil {
