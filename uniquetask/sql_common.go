@@ -21,14 +21,15 @@ type common struct {
 	nextTaskQ                                                  string
 }
 
+// What a grant may still end: nobody has taken the run over, and its
+// heartbeat was in time. Who ends it later than that may have overlapped. The
+// token: a copy of the grant's own claim may have arrived after its end.
+const (
+	live    = `WHERE task = ? AND run = ? AND grant_id = ? AND state = 'running' AND free_at > {now}`
+	current = live + ` AND token = ?`
+)
+
 func newCommon(x texter, task []byte) common {
-	// What a grant may still end: nobody has taken the run over, and its
-	// heartbeat was in time. Who ends it later than that may have overlapped. The
-	// token: a copy of the grant's own claim may have arrived after its end.
-	const (
-		live    = `WHERE task = ? AND run = ? AND grant_id = ? AND state = 'running' AND free_at > {now}`
-		current = live + ` AND token = ?`
-	)
 	f := func(query string) string { return x.d.Bind(x.text(query)) }
 	return common{
 		bind: x.d.Bind, task: task,

@@ -306,7 +306,7 @@ func (s store[Tx]) Acquire(ctx context.Context, key, id string, waiting bool) (g
 			got, err = d.claim(ctx, s.server.DB, c)
 			if locked := err; err != nil && s.server.RowLocked(err) {
 				var found bool
-				got = claimed{} // a transaction has the row
+				got = claimed{pending: got.pending} // a transaction has the row
 				got.row, found, err = d.read(ctx, s.server.DB, key, false)
 				// Without a row it can be the floor that is locked: it is raised
 				// when a process begins and when runs are removed.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -16,6 +17,7 @@ import (
 	"github.com/exclusive-go/exclusive/integration_test/servers"
 	"github.com/exclusive-go/exclusive/integration_test/strategies"
 	"github.com/exclusive-go/exclusive/rowlock"
+	"github.com/exclusive-go/exclusive/uniquetask"
 )
 
 // A conflict that a cluster finds at COMMIT is never told as success: nothing is done
@@ -48,6 +50,9 @@ func testTwoNodes(t *testing.T) {
 				return
 			}
 			countOnTwoNodes(t, nodes, place)
+			if s.Table == "uniquetask" {
+				forgetBesideClaims(t, nodes)
+			}
 		})
 	}
 }
@@ -143,5 +148,63 @@ func overlapOnTwoNodes(t *testing.T, nodes [2]*matrix.Target[*sql.Tx]) {
 	})
 	if err != nil || !both {
 		t.Errorf("the second node was kept out (%v): docs and doctor say otherwise", err)
+	}
+}
+
+// forgetBesideClaims raises the floor of a task's tokens on one node while runs begin on
+// the other, which look at it. A claim that locks it before it writes makes both nodes
+// stand still for innodb_lock_wait_timeout, 50 s, once in some hundred claims.
+func forgetBesideClaims(t *testing.T, nodes [2]*matrix.Target[*sql.Tx]) {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+	x := tasksOn(t, nodes[1], uniquetask.Config{Task: "floor"})
+	must(t, "the floor's row", x.Do(ctx, "first", nothing))
+	var forgetting, claiming sync.WaitGroup
+	claimed := make(chan struct{})
+	forgetting.Go(func() {
+		for {
+			select {
+			case <-claimed:
+				return
+			default: // as Forget and Prune do
+			}
+			if _, err := nodes[0].Plain.ExecContext(ctx, "UPDATE exclusive_task_floor SET token = token + 1 WHERE task = 'floor'"); err != nil {
+				t.Errorf("raising the floor: %v", err)
+				return
+			}
+		}
+	})
+	for worker := range 4 {
+		claiming.Go(func() {
+			for n := 0; n < 250 && !t.Failed(); n++ {
+				run, err := fmt.Sprintf("new %d/%d", worker, n), exclusive.ErrConflict
+				var floor int64
+				if err := nodes[1].Plain.QueryRowContext(ctx, "SELECT token FROM exclusive_task_floor WHERE task = 'floor'").Scan(&floor); err != nil {
+					t.Errorf("the floor: %v", err)
+				}
+				for errors.Is(err, exclusive.ErrConflict) {
+					err = x.Do(ctx, run, func(_ context.Context, g exclusive.Grant) error {
+						if g.Token <= floor {
+							t.Errorf("%s has token %d, and the floor was %d before it began", run, g.Token, floor)
+						}
+						return nil
+					})
+				}
+				if err != nil {
+					t.Errorf("%s: %v", run, err)
+				}
+			}
+		})
+	}
+	claiming.Wait()
+	close(claimed)
+	forgetting.Wait()
+	for i, node := range nodes {
+		await(t, "the other node's writes", func() bool {
+			return t.Failed() || node.Int(t, "SELECT COUNT(*) FROM exclusive_task WHERE task = 'floor' AND state = 'done' AND token > 0") == 1001
+		})
+		if t.Failed() {
+			t.Logf("node %d has %d", i+1, node.Int(t, "SELECT COUNT(*) FROM exclusive_task WHERE task = 'floor'"))
+		}
 	}
 }
