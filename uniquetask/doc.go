@@ -89,11 +89,12 @@
 // claim 1, and BEGIN, finish, COMMIT around what apply does (with pgx BEGIN
 // travels with the finish, which saves one); on MySQL and MariaDB 2 more, which
 // prove that the server has not ended the transaction by itself. A refused Do is
-// 1, on MySQL 2, and writes nothing. On a Galera cluster a claim has 3 more, a
-// refused one 2, and heartbeats 2 (docs/decisions/0032-galera.md says why). The heartbeats of all runs of a Tasks are
-// one statement each third of Config.TTL. No connection is held while work runs
-// or while Do waits. Waiting is polling, every 10 to 250 ms, by one waiter for
-// each run in a process.
+// 1, on MySQL 2, and writes nothing. On a Galera cluster the claim of a new run
+// has 3 more, other claims and the heartbeats 2 (docs/decisions/0032-galera.md
+// says why). The heartbeats of all runs of a Tasks are one statement each third
+// of Config.TTL. No connection is held while work runs or while Do waits.
+// Waiting is polling, every 10 to 250 ms, by one waiter for each run in a
+// process.
 //
 // On MySQL a Do waits up to 1.5 s for a Commit of the same run that is under
 // way, and gets ErrHeld if that takes longer; elsewhere it gets ErrHeld at once.
