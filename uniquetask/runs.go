@@ -30,7 +30,7 @@ type Run struct {
 	State State
 	// Live: somebody works on it, and the heartbeat is not missing.
 	Live    bool
-	Token   int64 // of the last grant
+	Token   int64 // of the last grant; on Galera 0 while it is about to get one
 	Attempt int
 	GrantID string
 	Holder  string

@@ -72,7 +72,8 @@ type claim struct {
 type claimed struct {
 	row row
 	won bool
-	// pending is whether a statement was given up that may yet take effect.
+	// pending is whether a statement was given up that may yet take effect, or that
+	// has left the row to this grant unfinished.
 	pending bool
 }
 

@@ -139,7 +139,9 @@ func (c *common) nextTask(ctx context.Context, r db.Runner, after string) (task 
 // reads it, and keeps it so until the row is there. So no claim has read a floor
 // that is lower than this one when raise has returned, and rows can be removed:
 // what is inserted later begins past it. Usually the floor is high enough, and
-// then there is nothing to wait for.
+// then there is nothing to wait for. On Galera no lock is known to other nodes, and
+// a claim reads the floor when its row is there: then all that was done before the old
+// row went is there too, as nodes apply it in one order.
 func (c *common) raise(ctx context.Context, r db.Runner, token int64) error {
 	var floor int64
 	found, err := strategy.One(ctx, r, c.floorQ, []any{c.task}, func(scan db.Scan) error { return scan(&floor) })

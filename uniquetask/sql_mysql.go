@@ -41,7 +41,8 @@ func newMySQLFamily(x texter, task []byte) mysqlFamily {
 // dialects it reads the present.
 const pastFloor = `COALESCE((SELECT f.token FROM {floor} f WHERE f.task = ? LOCK IN SHARE MODE), 0) + 1`
 
-// claimText is the claim. first is the token of a new run.
+// claimText is the claim. first is the token of a new run, and of one that was left
+// without: see claimOnGalera.
 func claimText(x texter, first string) string {
 	const (
 		claimable = `(state <> 'done' AND free_at <= {now} AND attempt < c.most)`
@@ -81,7 +82,7 @@ func claimText(x texter, first string) string {
 				CHAR(9), IF(state = 'running', free_at, ended_at),
 				CHAR(9), holder, CHAR(9), error), {history}), history),
 			ended_at = IF(grant_id = c.id AND ` + claimable + `, 0, ended_at),
-			token = IF(` + won + ` AND ` + claimable + `, token + 1, token),
+			token = IF(` + won + ` AND ` + claimable + `, IF(token = 0, c.first, token + 1), token),
 			holder = IF(` + won + `, c.who, holder),
 			started_at = IF(` + won + `, {now}, started_at),
 			error = IF(` + won + `, '', error),
@@ -159,7 +160,7 @@ func (m *mysql) renew(ctx context.Context, r db.Runner, grants []exclusive.Grant
 type mariadb struct {
 	mysqlFamily
 	claimQ         string
-	galera         atomic.Bool // the server is a node of a Galera cluster: see claimOnGalera
+	galera         atomic.Bool // the server is a node of a Galera cluster
 	galeraQ, liftQ string
 }
 
@@ -174,8 +175,9 @@ func newMariaDB(x texter, task []byte) dialect {
 		mysqlFamily: newMySQLFamily(x, task),
 		claimQ:      claim(pastFloor, "{columns}"),
 		// Of the row's own task: so the floor is read when the row is there.
-		galeraQ: claim("0", "COALESCE((SELECT f.token FROM {floor} f WHERE f.task = {task}.task LOCK IN SHARE MODE), 0), {columns}"),
-		liftQ:   x.text("UPDATE {task} SET token = ? " + current),
+		galeraQ: claim("0", `CASE token WHEN 0 THEN
+			COALESCE((SELECT f.token FROM {floor} f WHERE f.task = {task}.task LOCK IN SHARE MODE), 0) ELSE 0 END, {columns}`),
+		liftQ: x.text("SET STATEMENT innodb_lock_wait_timeout = 0 FOR UPDATE {task} SET token = ? " + current),
 	}
 	m.renewQ += " RETURNING grant_id"
 	m.lookQ = x.text(`SELECT token FROM {floor} WHERE task = ? LOCK IN SHARE MODE NOWAIT`)
@@ -204,20 +206,21 @@ func (m *mariadb) claim(ctx context.Context, r db.Runner, c claim) (got claimed,
 // claimOnGalera is claim where a transaction that locks the floor before it has written
 // can make the whole cluster stand still: the server may not undo it for the sake of a
 // node that has raised the floor, and then its COMMIT waits for that node's transaction,
-// which waits for its lock. So a new run has no token until its row is there; a late copy
-// of the claim makes one that is no grant's.
+// which waits for its lock. So a new run has token 0, which no grant has, until its row is
+// there, and a second statement lifts that past the floor. A late copy of the claim
+// inserts a row with token 0 as well.
 func (m *mariadb) claimOnGalera(ctx context.Context, r db.Runner, c claim) (got claimed, err error) {
 	var floor int64
 	_, err = strategy.One(ctx, r, m.galeraQ, m.claimArgs(c), func(scan db.Scan) error { return got.row.scanAnd(scan, &floor) })
 	got.won = got.row.id == c.id && got.row.live()
-	if err != nil || !got.won || got.row.token > floor {
+	if err != nil || !got.won || got.row.token != 0 {
 		return got, err
 	}
-	// How far they are apart tells Commit's Fate that a run was not forgotten: it
-	// differs from that of all grants before.
+	// Of a run that was not forgotten since, token and attempt stay as far apart: Commit
+	// goes by that to find out what became of it.
 	token := floor + got.row.attempt
 	lifted, err := strategy.Changed(ctx, r, m.liftQ, token, m.task, []byte(c.run), c.id, got.row.token)
-	if err != nil || !lifted { // not lifted: its time is over, or an operator has taken it
+	if err != nil || !lifted { // not lifted: the claim is run again, and tells why
 		return claimed{pending: true}, err
 	}
 	got.row.token = token

@@ -219,7 +219,7 @@ func stale(op string, g exclusive.Grant, r row, found bool) *exclusive.Error {
 		e.Hint = "the run was forgotten"
 	case r.id == g.ID && r.state != string(Running):
 		e.Hint = "the grant is over: the run is " + r.state
-	case r.id == g.ID && r.token > g.Token:
+	case r.id == g.ID && r.token != g.Token:
 		e.Hint = "the grant is over; a copy of its claim has arrived since, and has the run until its TTL has passed"
 	case r.id == g.ID:
 		e.Hint = "its heartbeat was missing for too long, or an operator released it; nobody has taken it over yet"
@@ -309,8 +309,9 @@ func (s store[Tx]) Acquire(ctx context.Context, key, id string, waiting bool) (g
 				got = claimed{pending: got.pending} // a transaction has the row
 				got.row, found, err = d.read(ctx, s.server.DB, key, false)
 				// Without a row it can be the floor that is locked: it is raised
-				// when a process begins and when runs are removed.
-				if err == nil && !found && !waiting && time.Since(begun) < strategy.ClaimWait {
+				// when a process begins and when runs are removed. With ours, a
+				// rival's claim is about to be refused.
+				if err == nil && (!found && !waiting && time.Since(begun) < strategy.ClaimWait || got.row.id == id && got.row.live()) {
 					err = locked // Retry
 				}
 			}

@@ -78,6 +78,7 @@ func nodeOptions(cluster string, group int) ([]string, error) {
 		"--wsrep-on=ON", "--wsrep-provider=/usr/lib/galera/libgalera_smm.so",
 		"--wsrep-cluster-name=exclusive", "--wsrep-cluster-address=" + cluster, "--wsrep-node-address=127.0.0.1",
 		"--binlog-format=ROW", "--innodb-autoinc-lock-mode=2", // it takes no others
+		"--innodb-lock-wait-timeout=600", // a cluster that stands still goes on after that: not within a test
 		"--wsrep-sst-method=rsync", fmt.Sprintf("--wsrep-sst-receive-address=127.0.0.1:%d", state),
 		"--wsrep-provider-options=" + strings.Join([]string{
 			fmt.Sprintf("base_port=%d", group),
