@@ -3,13 +3,16 @@ package uniquetask_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/exclusive-go/exclusive"
+	"github.com/exclusive-go/exclusive/integration_test/cases/session"
 	"github.com/exclusive-go/exclusive/integration_test/matrix"
 	"github.com/exclusive-go/exclusive/internal/db"
 	"github.com/exclusive-go/exclusive/uniquetask"
@@ -45,6 +48,7 @@ func (d *asGalera) Exec(ctx context.Context, query string, args ...any) (res db.
 	return res, d.second(run)
 }
 
+// onGalera is the target as such a node.
 func onGalera(target *matrix.Target[*sql.Tx]) (*matrix.Target[*sql.Tx], *asGalera) {
 	node, adapter := *target, &asGalera{DB: target.DB, Pinner: target.DB.(db.Pinner[*sql.Tx])}
 	node.DB = adapter
@@ -66,7 +70,8 @@ func TestOnGalera(t *testing.T) {
 		"late claim":     testLateClaim[*sql.Tx],
 		"no return":      testLateClaimIsNoReturn[*sql.Tx],
 		"names":          testNamesOnGalera,
-		"no second":      testSecondStatement,
+		"second":         testSecondStatement,
+		"writes first":   testWritesFirst,
 	} {
 		t.Run(name, func(t *testing.T) {
 			matrix.Drivers(t, nil, func(t *testing.T, target *matrix.Target[*sql.Tx]) {
@@ -156,5 +161,41 @@ func testSecondStatement(t *testing.T, target *matrix.Target[*sql.Tx]) {
 		target.MustExec(t, `INSERT INTO exclusive_task (task, run, state, grant_id, holder, token, attempt, started_at, ended_at, free_at, error, history)
 			VALUES ('report', ?, 'running', 'g', 'killed', 0, 1, 1, 0, 2, '', '')`, []byte(run))
 		begins(next, run, 2)
+	}
+}
+
+// A claim that is about to insert its row has not locked the floor. The twin is a claim on
+// one server, which has.
+func testWritesFirst(t *testing.T, target *matrix.Target[*sql.Tx]) {
+	setUp(t, target)
+	plain := *target
+	plain.DB = target.DB.(*asGalera).DB
+	var done sync.WaitGroup
+	defer done.Wait()
+	defer stallInserts(t, target, "stalled")()
+	for run, on := range map[string]*matrix.Target[*sql.Tx]{"cluster": target, "one server": &plain} {
+		patient := *on
+		patient.DB = matrix.Patient[*sql.Tx]{DB: on.DB}
+		x := newTasks(t, &patient, uniquetask.Config{Task: run, Holder: "stalled"})
+		done.Go(func() {
+			if err := x.Do(t.Context(), run, nothing); err != nil {
+				t.Errorf("%s: %v", run, err)
+			}
+		})
+	}
+	session.AwaitWaiting(t, target.Plain, target.Dialect, 2, nil) // in the trigger, before the insert
+	locked := func(task string) bool {
+		var token int64
+		err := target.Plain.QueryRowContext(t.Context(), "SELECT token FROM exclusive_task_floor WHERE task = ? FOR UPDATE NOWAIT", task).Scan(&token)
+		if server := new(mysql.MySQLError); err != nil && (!errors.As(err, &server) || server.Number != 1205) {
+			t.Errorf("the floor of %s: %v", task, err)
+		}
+		return err != nil
+	}
+	if locked("cluster") {
+		t.Error("a claim on a cluster has locked the floor before it has written")
+	}
+	if !locked("one server") {
+		t.Error("the twin has not locked the floor: this test cannot tell")
 	}
 }
