@@ -70,7 +70,12 @@ func countOnTwoNodes(t *testing.T, nodes [2]*matrix.Target[*sql.Tx], place *stra
 	for i := range keys {
 		keys[i] = &counter{key: place.MustKey(t)}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 3*patience)
+	// A node applies what another has written in the order in which that was committed,
+	// and not at once.
+	await(t, "the keys on the other node", func() bool {
+		return nodes[1].Int(t, "SELECT COUNT(*) FROM result WHERE name = ?", keys[len(keys)-1].key) == 1
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 10*patience)
 	defer cancel()
 	count := func(x exclusive.Transactional[*sql.Tx], k *counter) (did bool, err error) {
 		err = x.Do(ctx, k.key, func(ctx context.Context, g exclusive.Grant) error {
