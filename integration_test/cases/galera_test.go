@@ -57,6 +57,16 @@ func testTwoNodes(t *testing.T) {
 	}
 }
 
+// awaitRow waits until a node knows a row that was made on the other; it may not even know
+// the table yet.
+func awaitRow(t *testing.T, node *matrix.Target[*sql.Tx], query string, args ...any) {
+	t.Helper()
+	await(t, query, func() bool {
+		var one int
+		return node.Plain.QueryRowContext(t.Context(), query, args...).Scan(&one) == nil
+	})
+}
+
 // countOnTwoNodes reads and writes what it has read plus one, so that whoever is let
 // in beside another is told by a count that is lost. The keys are neighbours: nodes
 // also meet in the gaps between rows, and in what hands out tokens.
@@ -72,9 +82,7 @@ func countOnTwoNodes(t *testing.T, nodes [2]*matrix.Target[*sql.Tx], place *stra
 	}
 	// A node applies what another has written in the order in which that was committed,
 	// and not at once.
-	await(t, "the keys on the other node", func() bool {
-		return nodes[1].Int(t, "SELECT COUNT(*) FROM result WHERE name = ?", keys[len(keys)-1].key) == 1
-	})
+	awaitRow(t, nodes[1], "SELECT 1 FROM result WHERE name = ?", keys[len(keys)-1].key)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*patience)
 	defer cancel()
 	count := func(x exclusive.Transactional[*sql.Tx], k *counter) (did bool, err error) {
@@ -144,9 +152,7 @@ func countOnTwoNodes(t *testing.T, nodes [2]*matrix.Target[*sql.Tx], place *stra
 func overlapOnTwoNodes(t *testing.T, nodes [2]*matrix.Target[*sql.Tx]) {
 	a, b := locksOn(t, nodes[0], rowlock.Config{}), locksOn(t, nodes[1], rowlock.Config{})
 	must(t, "the key's row", a.Do(t.Context(), "key", nothing))
-	await(t, "the row on the other node", func() bool {
-		return nodes[1].Int(t, "SELECT COUNT(*) FROM exclusive_lock WHERE lock_key = 'key'") == 1
-	})
+	awaitRow(t, nodes[1], "SELECT 1 FROM exclusive_lock WHERE lock_key = 'key'")
 	both := false
 	err := a.Do(t.Context(), "key", func(ctx context.Context, _ exclusive.Grant) error {
 		return b.Do(t.Context(), "key", func(context.Context, exclusive.Grant) error { both = true; return nil })
@@ -164,9 +170,7 @@ func forgetBesideClaims(t *testing.T, nodes [2]*matrix.Target[*sql.Tx]) {
 	defer cancel()
 	x := tasksOn(t, nodes[1], uniquetask.Config{Task: "floor"})
 	must(t, "the floor's row", x.Do(ctx, "first", nothing))
-	await(t, "the floor's row on the other node", func() bool {
-		return nodes[0].Int(t, "SELECT COUNT(*) FROM exclusive_task_floor WHERE task = 'floor'") == 1
-	})
+	awaitRow(t, nodes[0], "SELECT 1 FROM exclusive_task_floor WHERE task = 'floor'")
 	const workers = 4
 	runs := size(250, 100)
 	var forgetting, claiming sync.WaitGroup

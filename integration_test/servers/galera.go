@@ -2,6 +2,7 @@ package servers
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
@@ -23,7 +24,7 @@ func Galera(t testing.TB) (dsns [2]string) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	cluster := "gcomm://" // the first node makes it
-	var first *Server
+	var first, last *Server
 	for i := range dsns {
 		group, err := freePort()
 		if err != nil {
@@ -45,6 +46,7 @@ func Galera(t testing.TB) (dsns [2]string) {
 				t.Errorf("ending node %d of a Galera cluster: %v", i+1, err)
 			}
 		})
+		last = server
 		if first == nil {
 			first = server
 			cluster = fmt.Sprintf("gcomm://127.0.0.1:%d", group)
@@ -55,12 +57,26 @@ func Galera(t testing.TB) (dsns [2]string) {
 	if err := administer(first, createDatabase, name); err != nil {
 		t.Fatalf("creating a database on a Galera cluster: %v", err)
 	}
+	if err := administer(last, awaitDatabase, name); err != nil {
+		t.Fatalf("waiting for a database of a Galera cluster: %v", err)
+	}
 	for i, dsn := range dsns {
 		if dsns[i], err = withDatabase(&Server{Kind: MariaDB, DSN: dsn}, name); err != nil {
 			t.Fatal(err)
 		}
 	}
 	return dsns
+}
+
+// awaitDatabase waits until a node knows what was made on another.
+func awaitDatabase(ctx context.Context, db *sql.DB, _ Kind, name string) error {
+	for known := 0; known == 0; time.Sleep(2 * time.Millisecond) {
+		err := db.QueryRowContext(ctx, "SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name = ?", name).Scan(&known)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // nodeOptions are those of a node that joins the cluster, or makes one, and speaks to
