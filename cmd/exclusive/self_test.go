@@ -38,6 +38,11 @@ func self(t *testing.T, dsn string, args ...string) *exec.Cmd {
 	// Not the test's context: that ends before the clean-up.
 	ctx, cancel := context.WithTimeout(context.Background(), 3*patience)
 	t.Cleanup(cancel)
+	return selfUntil(ctx, dsn, args...)
+}
+
+// selfUntil is self, with a limit of the caller's.
+func selfUntil(ctx context.Context, dsn string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", args...)
 	cmd.Env = append(os.Environ(), envSelf+"=1", envDSN+"="+dsn)
 	return cmd

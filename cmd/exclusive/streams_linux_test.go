@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -41,7 +42,9 @@ func TestFullOutput(t *testing.T) {
 func TestRunWithoutStreams(t *testing.T) {
 	t.Parallel()
 	dsn, _ := sqliteFile(t)
-	busy := self(t, dsn, "run", "--name", "held", "--", "sh", "-c", "echo begun; read end")
+	// Without a limit of time: the parallel subtests begin when other tests have ended.
+	// It ends with its standard input.
+	busy := selfUntil(context.Background(), dsn, "run", "--name", "held", "--", "sh", "-c", "echo begun; read end")
 	end, err := busy.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
