@@ -101,6 +101,8 @@ func nodeOptions(cluster string, group int) ([]string, error) {
 			fmt.Sprintf("gmcast.listen_addr=tcp://127.0.0.1:%d", group),
 			fmt.Sprintf("ist.recv_addr=127.0.0.1:%d", transfer),
 			"gcache.size=16M",
+			// A node of a busy machine that says nothing for 5 s is not to be put out.
+			"evs.suspect_timeout=PT60S", "evs.inactive_timeout=PT120S",
 		}, ";"),
 	}, nil
 }

@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"encoding/hex"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -77,6 +78,8 @@ func lockedThoughFree[Tx any](t *testing.T, target *matrix.Target[Tx], s strateg
 	// to it, waits until the row is not locked any more.
 	var sent atomic.Int64
 	refused, unlocked := make(chan struct{}), make(chan struct{})
+	unlock := sync.OnceFunc(func() { close(unlocked) })
+	t.Cleanup(unlock) // the proxy's end waits for who waits for this
 	text, digits := []byte(key), []byte(hex.EncodeToString([]byte(key)))
 	p.Intercept(func(data []byte) proxy.Verdict {
 		if bytes.Contains(data, text) || bytes.Contains(bytes.ToLower(data), digits) {
@@ -103,7 +106,7 @@ func lockedThoughFree[Tx any](t *testing.T, target *matrix.Target[Tx], s strateg
 	if err := tx.Rollback(); err != nil {
 		t.Fatal(err)
 	}
-	close(unlocked)
+	unlock()
 	if err := <-got; err != nil {
 		t.Errorf("a free key whose row was locked for a moment: %v", err)
 	}
