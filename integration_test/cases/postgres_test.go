@@ -638,7 +638,7 @@ func testThreeTimeouts[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 				ctx := soon(t)
 				if c.deadline {
 					var cancel context.CancelFunc
-					ctx, cancel = context.WithTimeout(ctx, 2*time.Second)
+					ctx, cancel = context.WithTimeout(ctx, 5*time.Second)
 					defer cancel()
 				}
 				answer := make(chan error, 1)

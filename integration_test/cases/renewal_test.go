@@ -92,7 +92,7 @@ func TestB010_RenewalOfNobody(t *testing.T) {
 
 func testB010Lease(t *testing.T) {
 	eachIssuer(t, func(t *testing.T, i *issuer) {
-		const ttl = time.Second
+		const ttl = 3 * time.Second
 		var keys []string
 		everyPoint(t, i.networked(), func(p *point) {
 			cfg := fencing.Config{TTL: ttl}
@@ -160,7 +160,7 @@ func testB010[Tx any](t *testing.T, target *matrix.Target[Tx], s strategies.Stra
 			own, watch = watched(t, target)
 			p.arm(&watch.Watch)
 		}
-		x := place.New(t, own, exclusivetest.Config{TTL: time.Second})
+		x := place.New(t, own, exclusivetest.Config{TTL: 3 * time.Second})
 		err := x.Do(p.ctx, key, func(context.Context, exclusive.Grant) error { return errBusiness })
 		p.returned()
 		if !errors.Is(err, errBusiness) && !errors.Is(err, context.Canceled) {
@@ -577,7 +577,7 @@ func TestB017_HungAndAbandonedHolders(t *testing.T) {
 	t.Run("kept", func(t *testing.T) {
 		eachIssuer(t, func(t *testing.T, i *issuer) {
 			key := newKey()
-			const ttl = 2 * time.Second
+			const ttl = 4 * time.Second
 			lease := acquire(t, i.open(t, fencing.Config{TTL: ttl, MaxHold: time.Second}), key)
 			// The twin: renewed without a bound, and with nobody at work.
 			o := new(observer)

@@ -450,7 +450,7 @@ func TestSQLiteOwn_KilledWriter(t *testing.T) {
 			own := target.Fresh(t)
 			place := s.SetUp(t, own)
 			key := place.MustKey(t)
-			other := child.Start(t, "TestHoldChild", holdOrder{Ticket: place.Ticket(), Key: key, TTL: 2 * time.Second, InCommit: true})
+			other := child.Start(t, "TestHoldChild", holdOrder{Ticket: place.Ticket(), Key: key, TTL: 4 * time.Second, InCommit: true})
 			other.Await(t, "holds")
 			other.Kill(t)
 			stores(t, place, place.New(t, own, exclusivetest.Config{Wait: patience}), key, "next")
