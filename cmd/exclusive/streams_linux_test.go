@@ -43,8 +43,8 @@ func TestRunWithoutStreams(t *testing.T) {
 	t.Parallel()
 	dsn, _ := sqliteFile(t)
 	// Without a limit of time: the parallel subtests begin when other tests have ended.
-	// It ends with its standard input.
-	busy := selfUntil(context.Background(), dsn, "run", "--name", "held", "--", "sh", "-c", "echo begun; read end")
+	// It ends with its standard input, and for no renewal that is late.
+	busy := selfUntil(context.Background(), dsn, "run", "--name", "held", "--ttl", "1h", "--", "sh", "-c", "echo begun; read end")
 	end, err := busy.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -65,13 +65,13 @@ func TestRunWithoutStreams(t *testing.T) {
 	}{
 		{"held", "pipe", "run --name held -- true", exitBusy},
 		{"held, closed", "closed", "run --name held -- true", exitBusy},
-		{"no such command", "pipe", "run --name free -- exclusive-no-such-command", 127},
+		{"no such command", "pipe", "run --name missing -- exclusive-no-such-command", 127},
 		{"wrong flags", "pipe", "run --name free --ttl 0s -- true", exitUsage},
 		{"no database", "pipe", "run --name free --dsn sqlite:///nowhere/at.all -- true", exitUnavailable},
-		{"fails", "pipe", "run --name free --wait 20s -- false", 1},
-		{"fails, closed", "closed", "run --name free --wait 20s -- false", 1},
-		{"succeeds, closed", "closed", "run --name free --wait 20s -- true", 0},
-		{"is ended by SIGPIPE", "pipe", "run --name free --wait 20s -- yes", 128 + int(syscall.SIGPIPE)},
+		{"fails", "pipe", "run --name fails -- false", 1},
+		{"fails, closed", "closed", "run --name fails-closed -- false", 1},
+		{"succeeds, closed", "closed", "run --name succeeds-closed -- true", 0},
+		{"is ended by SIGPIPE", "pipe", "run --name pipe -- yes", 128 + int(syscall.SIGPIPE)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -122,7 +122,7 @@ func TestHangup(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer errs.Close()
-	cmd := self(t, dsn, "bench", "--duration", "20s", "--strategy", "fencing")
+	cmd := self(t, dsn, "bench", "--duration", "1h", "--strategy", "fencing")
 	cmd.Stderr = errs
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
