@@ -461,6 +461,10 @@ func (p *procs) living() (names []string) {
 
 const forever = "while :; do sleep 1; done"
 
+// slowTTL is a lease that outlives the start of the script on a busy machine, and is
+// over before patience is.
+const slowTTL = "12s"
+
 // --kill-after 0 is no default: what is stopped gets no SIGTERM.
 func TestRunKillsAtOnce(t *testing.T) {
 	t.Parallel()
@@ -516,8 +520,8 @@ func TestRunLeavesNothing(t *testing.T) {
 		{"it is killed", "HUP", "kill -9 $$", nil, nil, 128 + 9, ""},
 		{"SIGTERM", "HUP", forever, nil, send(syscall.SIGTERM), 128 + 15, ""},
 		{"SIGINT", "HUP", forever, nil, send(syscall.SIGINT), 128 + 2, ""},
-		{"the lease is stolen", "HUP", forever, []string{"--ttl", "6s", "--kill-after", "1s"}, steal, exitLost, "stopped because the lease was lost|the keeper of the command was killed"},
-		{"the lease is stolen and all ignore SIGTERM", "TERM", forever, []string{"--ttl", "6s", "--kill-after", "100ms"}, steal, exitLost, "stopped because the lease was lost|the keeper of the command was killed"},
+		{"the lease is stolen", "HUP", forever, []string{"--ttl", slowTTL, "--kill-after", "1s"}, steal, exitLost, "stopped because the lease was lost|the keeper of the command was killed"},
+		{"the lease is stolen and all ignore SIGTERM", "TERM", forever, []string{"--ttl", slowTTL, "--kill-after", "100ms"}, steal, exitLost, "stopped because the lease was lost|the keeper of the command was killed"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -564,7 +568,7 @@ func TestRunIsKilledOrFrozen(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name   string
-		victim func(p *procs) int
+		victim func(p *procs, t *testing.T) int
 		signal syscall.Signal
 	}{
 		{"wrapper killed", (*procs).wrapper, syscall.SIGKILL},
@@ -574,13 +578,14 @@ func TestRunIsKilledOrFrozen(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			dsn, _ := sqliteFile(t)
-			p := startTree(t, dsn, "TERM", forever, "--ttl", "6s", "--kill-after", "100ms")
-			if err := syscall.Kill(c.victim(p), c.signal); err != nil {
+			p := startTree(t, dsn, "TERM", forever, "--ttl", slowTTL, "--kill-after", "100ms")
+			victim := c.victim(p, t)
+			if err := syscall.Kill(victim, c.signal); err != nil {
 				t.Fatal(err)
 			}
 			await(t, "all have ended", func() bool { return p.living() == nil })
 			if c.signal == syscall.SIGSTOP {
-				_ = syscall.Kill(c.victim(p), syscall.SIGCONT)
+				_ = syscall.Kill(victim, syscall.SIGCONT)
 			}
 			_ = p.cmd.Wait()
 			if code := p.cmd.ProcessState.ExitCode(); code == 0 {
@@ -614,8 +619,8 @@ func TestRunTwinWithoutKeeper(t *testing.T) {
 func TestRunWithFrozenKeeper(t *testing.T) {
 	t.Parallel()
 	dsn, plain := sqliteFile(t)
-	p := startTree(t, dsn, "TERM", forever, "--ttl", "6s", "--kill-after", "100ms")
-	if err := syscall.Kill(p.keeper(), syscall.SIGSTOP); err != nil {
+	p := startTree(t, dsn, "TERM", forever, "--ttl", slowTTL, "--kill-after", "100ms")
+	if err := syscall.Kill(p.keeper(t), syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 	steal(t, p, plain)
@@ -655,12 +660,20 @@ type procs struct {
 
 func (p *procs) stderr() string { return content(filepath.Join(p.dir, "stderr")) }
 
-func (p *procs) wrapper() int { return p.cmd.Process.Pid }
+func (p *procs) wrapper(*testing.T) int { return p.cmd.Process.Pid }
 
 // keeper is the parent of the command.
-func (p *procs) keeper() int {
-	fields := strings.Fields(content(fmt.Sprintf("/proc/%s/stat", content(filepath.Join(p.dir, "child")))))
-	pid, _ := strconv.Atoi(fields[3])
+func (p *procs) keeper(t *testing.T) int {
+	t.Helper()
+	stat := content(fmt.Sprintf("/proc/%s/stat", content(filepath.Join(p.dir, "child"))))
+	fields := strings.Fields(stat)
+	if len(fields) < 4 {
+		t.Fatalf("the command has ended before its keeper was looked for: %s", p.stderr())
+	}
+	pid, err := strconv.Atoi(fields[3])
+	if err != nil || pid < 2 {
+		t.Fatalf("the command has no keeper: %q, %v", stat, err)
+	}
 	return pid
 }
 

@@ -35,8 +35,9 @@ const patience = 20 * time.Second
 // self is the command as a process of its own, with a DSN in its environment.
 func self(t *testing.T, dsn string, args ...string) *exec.Cmd {
 	t.Helper()
-	// Not the test's context: that ends before the clean-up.
-	ctx, cancel := context.WithTimeout(context.Background(), 3*patience)
+	// Not the test's context: that ends before the clean-up. And longer than all that a
+	// test awaits of one process.
+	ctx, cancel := context.WithTimeout(context.Background(), 10*patience)
 	t.Cleanup(cancel)
 	return selfUntil(ctx, dsn, args...)
 }
