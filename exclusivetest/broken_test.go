@@ -713,3 +713,58 @@ func TestPatiently(t *testing.T) {
 		}
 	}
 }
+
+// A lease that ends because everything stood still is played again, with a longer
+// one. What is taken before its time, or ends though nothing stood still, is not, and
+// who is always that slow is found out.
+func TestStallsArePlayedAgain(t *testing.T) {
+	forgets := func(m *Memory) fake { m.cfg.NoRenew = true; return m }
+	sound := func(m *Memory) fake { return m }
+	for _, c := range []struct {
+		name        string
+		first, then func(m *Memory) fake
+		plays       int
+		ok          bool
+	}{
+		{"a stall", func(m *Memory) fake { return slow{forgets(m), time.Second} }, sound, 2, true},
+		{"a stall while it is tried", func(m *Memory) fake { return slow{forgets(m), 3 * time.Second} }, sound, 2, true},
+		{"always", func(m *Memory) fake { return slow{forgets(m), time.Second} }, func(m *Memory) fake { return slow{forgets(m), 4 * time.Second} }, 3, false},
+		{"no stall", forgets, sound, 1, false},
+		{"no lock", noLock, sound, 1, false},
+		{"no lock, and a stall", func(m *Memory) fake { return slow{noLock(m), time.Second} }, sound, 1, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				plays := 0
+				err := patiently(func(ttl time.Duration) error {
+					plays++
+					fake := c.then
+					if plays == 1 {
+						fake = c.first
+					}
+					b := brokenBackend(fake)
+					for _, hold := range cases {
+						if hold.name == "HeldWhileRenewed" {
+							return runCase(t.Context(), hold, Backend{New: func(cfg Config) (exclusive.Exclusive, error) { return b.New(cfg) }}, ttl)
+						}
+					}
+					return nil
+				})
+				if plays != c.plays || (err == nil) != c.ok {
+					t.Errorf("%d plays, %v", plays, err)
+				}
+			})
+		})
+	}
+}
+
+// slow takes its time.
+type slow struct {
+	fake
+	time time.Duration
+}
+
+func (f slow) Do(ctx context.Context, key string, work exclusive.Work) error {
+	time.Sleep(f.time)
+	return f.fake.Do(ctx, key, work)
+}

@@ -120,12 +120,12 @@ func timeBoundByDo(ctx context.Context, p *processes) error {
 }
 
 // short opens one strategy whose grants are short, as of a process that is
-// frozen, and one whose grants last until the end.
+// frozen, and one whose grants last until the case's end.
 func (p *processes) short() (short, long exclusive.Exclusive, err error) {
 	if short, err = p.open(Config{TTL: p.ttl, NoRenew: true}); err != nil {
 		return nil, nil, err
 	}
-	long, err = p.open(Config{TTL: 10 * p.ttl})
+	long, err = p.open(Config{TTL: untilEnd})
 	return short, long, err
 }
 
@@ -223,7 +223,7 @@ func maxHoldByDo(ctx context.Context, p *processes) error {
 	if err != nil {
 		return err
 	}
-	b, err := p.open(Config{TTL: 10 * p.ttl})
+	b, err := p.open(Config{TTL: untilEnd})
 	if err != nil {
 		return err
 	}

@@ -68,6 +68,10 @@ var cases = []testCase{
 // caseLimit bounds one case. It only ever passes when something hangs.
 const caseLimit = 30 * time.Second
 
+// untilEnd is longer than a case lasts: such a lease does not run out, however
+// slow the machine is.
+const untilEnd = 10 * caseLimit
+
 // skipped says why a case says nothing about a strategy.
 type skipped string
 
@@ -154,9 +158,9 @@ func (p *processes) leaser(cfg Config) (exclusive.Leaser, error) {
 
 // leasers opens three strategies whose leases are not renewed, as for processes
 // that are frozen. Those of the second one are long: it comes after the first
-// one's have run out, and has its own until the end.
+// one's have run out, and has its own until the case's end.
 func (p *processes) leasers() (ls [3]exclusive.Leaser, err error) {
-	for i, ttl := range []time.Duration{p.ttl, 10 * p.ttl, p.ttl} {
+	for i, ttl := range []time.Duration{p.ttl, untilEnd, p.ttl} {
 		if ls[i], err = p.leaser(Config{TTL: ttl, NoRenew: true}); err != nil {
 			return ls, err
 		}
@@ -270,7 +274,11 @@ const renewedTTL = 2 * time.Second
 // heldWhileRenewed has one process hold the key for well over a lease's time
 // while another one tries to get it.
 func heldWhileRenewed(ctx context.Context, p *processes) error {
-	return heldFor(ctx, p, Config{TTL: renewedTTL}, renewedTTL*5/2)
+	ttl := renewedTTL
+	if p.ttl > TTL { // it is played again: see stalls
+		ttl *= 4
+	}
+	return heldFor(ctx, p, Config{TTL: ttl}, ttl*5/2)
 }
 
 // oneAtATime is heldWhileRenewed without renewal: time does not bound these.
@@ -287,13 +295,17 @@ func heldFor(ctx context.Context, p *processes, cfg Config, hold time.Duration) 
 	if err != nil {
 		return err
 	}
-	stolen := false
+	stolen, expired := false, false
+	s := stalls{last: time.Now()}
 	err = a.Do(ctx, p.key, func(wctx context.Context, _ exclusive.Grant) error {
 		for until := time.Now().Add(hold); time.Now().Before(until); {
 			err := b.Do(ctx, p.key, func(context.Context, exclusive.Grant) error {
 				stolen = true
+				now, ok := exclusive.CurrentGrant(wctx)
+				expired = ok && !now.Expires.IsZero() && time.Now().After(now.Expires)
 				return nil
 			})
+			s.tick()
 			if stolen {
 				return errors.New("another process got the key while its holder was alive")
 			}
@@ -308,10 +320,30 @@ func heldFor(ctx context.Context, p *processes, cfg Config, hold time.Duration) 
 		}
 		return nil
 	})
+	s.tick()
+	if lost := expired || !stolen && errors.Is(err, exclusive.ErrLost); lost && !cfg.NoRenew && s.longest > cfg.TTL/3 {
+		return &exclusive.Error{
+			Op: "hold", Key: p.key, Kind: exclusive.ErrUnavailable, Err: err,
+			Hint: fmt.Sprintf("nothing went on for %v, so the lease could not be renewed in time", s.longest),
+		}
+	}
 	if err != nil {
 		return err
 	}
 	return p.finished(ctx, b, "its holder has finished")
+}
+
+// stalls finds out for how long a case, or the backend that it asks, has stood still.
+// A lease that ran out then says nothing about the strategy: the case is played again.
+type stalls struct {
+	last    time.Time
+	longest time.Duration
+}
+
+// tick is called all the time.
+func (s *stalls) tick() {
+	now := time.Now()
+	s.last, s.longest = now, max(s.longest, now.Sub(s.last))
 }
 
 // oncePerKey has work fail, which does not count, and then many who want the
@@ -418,7 +450,7 @@ func lossIsTold(ctx context.Context, p *processes) error {
 		select {
 		case <-wctx.Done():
 			seen = want("the cause of work's context", context.Cause(wctx), exclusive.ErrLost)
-		case <-time.After(5 * p.ttl):
+		case <-ctx.Done(): // not a timer of its own, which may be due as well when a machine was busy
 			seen = errors.New("work's context does not end with the lease")
 		}
 		return nil
@@ -611,7 +643,7 @@ func acquireWaits(ctx context.Context, p *processes) error {
 // must be free soon, and not when the lease runs out, which is later than this case
 // lasts.
 func releaseAfterCancel(ctx context.Context, p *processes) error {
-	a, err := p.leaser(Config{TTL: 10 * caseLimit})
+	a, err := p.leaser(Config{TTL: untilEnd})
 	if err != nil {
 		return err
 	}
