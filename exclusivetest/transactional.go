@@ -49,15 +49,10 @@ func RunTransactional[Tx any](t *testing.T, setup func(t *testing.T) TxBackend[T
 	}
 	for _, s := range scenes {
 		t.Run(s.name, func(t *testing.T) {
-			// On a busy machine a lease may be over as soon as it is there. What
-			// could not be played proves nothing, so it is played more slowly.
-			for ttl := TTL; ; ttl *= 4 {
-				r, err := playScene(t.Context(), s, setup(t), ttl)
-				if err != nil || r.Err == nil || errors.Is(r.Err, story.ErrNotTimeBound) || ttl > 10*TTL {
-					judgeOr(t, r, err)
-					return
-				}
-			}
+			r, err := story.Patiently(func(longer time.Duration) (*story.Report, error) {
+				return playScene(t.Context(), s, setup(t), longer*TTL)
+			})
+			judgeOr(t, r, err)
 		})
 	}
 	for _, guard := range bothWays {

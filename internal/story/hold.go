@@ -154,6 +154,17 @@ func (h *held) lateWrite(ctx context.Context, r Rig, value string) {
 	h.expectRefused(err)
 }
 
+// errEarly says that a grant was lost before its time was over.
+var errEarly = errors.New("its lease should still last")
+
+// cannotWrite says that a holder in good order could not write.
+func (h *held) cannotWrite(err error) error {
+	if errors.Is(err, exclusive.ErrLost) && time.Now().Before(h.grant.Expires) {
+		err = fmt.Errorf("%w (%w)", err, errEarly)
+	}
+	return fmt.Errorf("holder %s has the key, and its write fails: %w", h.actor, err)
+}
+
 // attempt writes; between is called after the check.
 func (h *held) attempt(ctx context.Context, r Rig, value string, between func()) error {
 	if h.p.report.Guard == GuardOff {
@@ -245,7 +256,7 @@ func (p *player) draft(ctx context.Context, r Rig) (*held, error) {
 		}
 		a.close()
 		if tries == draftTries || !errors.Is(err, exclusive.ErrLost) {
-			return nil, fmt.Errorf("holder A has the key, and its write fails: %w", err)
+			return nil, a.cannotWrite(err)
 		}
 	}
 }

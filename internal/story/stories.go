@@ -168,7 +168,7 @@ func (p *player) takeOver(ctx context.Context, r Rig, h *held, before int64, val
 		p.problem("the token went from %d to %d", before, h.grant.Token)
 	}
 	if err := h.write(ctx, r, value); err != nil {
-		return fmt.Errorf("holder %s has the key, and its write fails: %w", h.actor, err)
+		return h.cannotWrite(err)
 	}
 	return h.finish()
 }
@@ -241,7 +241,7 @@ func (p *player) tryPassMark(ctx context.Context, r Rig, a *held) (written bool,
 	case errors.Is(err, exclusive.ErrFenced):
 		return false, b.finish()
 	default:
-		return false, fmt.Errorf("holder B has the key, and its write fails: %w", err)
+		return false, b.cannotWrite(err)
 	}
 }
 

@@ -129,6 +129,8 @@ type Report struct {
 	Problems []string
 	// Err says why the story could not be played. The rest is void then.
 	Err error
+
+	over bool // its time was, or the caller's
 }
 
 // Story names a story and its promise.
@@ -197,6 +199,27 @@ func (r *Report) Timeline() string {
 	return b.String()
 }
 
+// Patiently plays a story, and again with leases that are longer by the factor if it
+// could not be played: on a busy machine a lease may be over as soon as it is there,
+// which proves nothing. A rig that cannot be played for other reasons still cannot
+// in the end. An error of play's own is passed on at once.
+func Patiently(play func(longer time.Duration) (*Report, error)) (r *Report, err error) {
+	for _, longer := range []time.Duration{1, 4, 8} { // with more A would freeze for too long: see holdFirst
+		if r, err = play(longer); err != nil || !r.again() {
+			break
+		}
+	}
+	return r, err
+}
+
+// again reports whether a slow machine can be why the story could not be played. A
+// promise that was broken until then is told, and so is a holder that was refused or
+// has lost what it had before its time was over; and a story that hangs does so again.
+func (r *Report) again() bool {
+	return r.Err != nil && r.Problems == nil && !r.over &&
+		!errors.Is(r.Err, ErrNotTimeBound) && !errors.Is(r.Err, exclusive.ErrFenced) && !errors.Is(r.Err, errEarly)
+}
+
 // limit bounds a whole story. It only ever passes when something hangs.
 const limit = 30 * time.Second
 
@@ -215,6 +238,7 @@ func play(ctx context.Context, s Story, guard Guard, script func(context.Context
 	defer cancel()
 	p := &player{report: &Report{Story: s, Guard: guard}, start: time.Now()}
 	p.report.Err = script(ctx, p)
+	p.report.over = ctx.Err() != nil
 	for _, e := range p.events {
 		p.report.Events = append(p.report.Events, *e)
 	}

@@ -222,3 +222,116 @@ func TestWrongCallIsNoRefusal(t *testing.T) {
 		}
 	})
 }
+
+// unavailable is a strategy that always answers with an error.
+type unavailable struct {
+	exclusive.Exclusive
+	err error
+}
+
+func (u unavailable) Do(context.Context, string, exclusive.Work) error { return u.err }
+
+// What could not be played on a slow machine is played again, with longer leases.
+// What is broken is told at once, and what can never be played in the end.
+func TestPatiently(t *testing.T) {
+	slow := &exclusive.Error{Op: "acquire", Kind: exclusive.ErrUnavailable}
+	refuses := func(err error) func(*story.Rig) {
+		return func(r *story.Rig) {
+			r.B.Write = func(context.Context, exclusive.Grant, string, func()) error { return err }
+		}
+	}
+	for _, c := range []struct {
+		name   string
+		break_ func(r *story.Rig, play int)
+		plays  int
+		want   string // in the failure; none if empty
+	}{
+		{"sound", func(*story.Rig, int) {}, 1, ""},
+		{"slow once", func(r *story.Rig, play int) {
+			if play < 2 {
+				r.A.Exclusive = unavailable{r.A.Exclusive, slow}
+			}
+		}, 2, ""},
+		{"slow twice", func(r *story.Rig, play int) {
+			if play < 3 {
+				r.A.Exclusive = unavailable{r.A.Exclusive, slow}
+			}
+		}, 3, ""},
+		{"always slow", func(r *story.Rig, _ int) { r.A.Exclusive = unavailable{r.A.Exclusive, slow} }, 3, "could not be played"},
+		{"the rightful holder is refused", func(r *story.Rig, play int) {
+			if play < 2 {
+				refuses(exclusive.ErrFenced)(r)
+			}
+		}, 1, "its write fails"},
+		{"the rightful holder has lost its lease early", func(r *story.Rig, play int) {
+			if play < 2 {
+				refuses(exclusive.ErrLost)(r)
+			}
+		}, 1, "should still last"},
+		{"a promise is broken, and then the machine is slow", func(r *story.Rig, play int) {
+			if play < 2 {
+				r.B.Exclusive = sameToken{r.B.Exclusive}
+				refuses(slow)(r)
+			}
+		}, 1, "could not be played"},
+		{"a late write is accepted", func(r *story.Rig, play int) {
+			if play < 2 {
+				r.A.Write = func(ctx context.Context, g exclusive.Grant, value string, between func()) error {
+					between()
+					return r.Unguarded(ctx, g.Key, value)
+				}
+			}
+		}, 1, "A's late write was accepted"},
+		{"it hangs", func(r *story.Rig, play int) {
+			if play < 2 {
+				r.B.Exclusive = unavailable{r.B.Exclusive, exclusive.ErrHeld}
+			}
+		}, 1, "is A's lease renewed?"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				plays := 0
+				var lease time.Duration
+				report, err := story.Patiently(func(longer time.Duration) (*story.Report, error) {
+					plays++
+					if longer*frozen.TTL <= lease {
+						t.Errorf("play %d has a lease of %v after one of %v", plays, longer*frozen.TTL, lease)
+					}
+					lease = longer * frozen.TTL
+					r := rig(t, exclusivetest.Config{TTL: lease, NoRenew: true})
+					c.break_(&r, plays)
+					return story.Zombie(t.Context(), r, story.GuardOn), nil
+				})
+				if err != nil || plays != c.plays {
+					t.Errorf("%d plays, %v", plays, err)
+				}
+				if failure := report.Failure(); (failure == nil) != (c.want == "") || failure != nil && !strings.Contains(failure.Error(), c.want) {
+					t.Errorf("the verdict is %v", failure)
+				}
+			})
+		})
+	}
+	for _, err := range []error{errBroken, story.ErrNotTimeBound} {
+		plays := 0
+		_, got := story.Patiently(func(time.Duration) (*story.Report, error) {
+			plays++
+			if err == errBroken {
+				return nil, err
+			}
+			return &story.Report{Err: err}, nil
+		})
+		if plays != 1 || (got == nil) == (err == errBroken) {
+			t.Errorf("%v: %d plays, %v", err, plays, got)
+		}
+	}
+}
+
+// sameToken hands out the same token again and again.
+type sameToken struct{ exclusive.Exclusive }
+
+func (s sameToken) Do(ctx context.Context, key string, work exclusive.Work) error {
+	return s.Exclusive.Do(ctx, key, func(ctx context.Context, g exclusive.Grant) error {
+		g.Token = 1
+		return work(ctx, g)
+	})
+}
