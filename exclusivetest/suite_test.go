@@ -239,3 +239,47 @@ func (mutex) Check(context.Context, *MemoryTx, exclusive.Grant) error {
 func (mutex) Commit(context.Context, exclusive.Grant, func(context.Context, *MemoryTx) error) error {
 	return &exclusive.Error{Op: "commit", Kind: exclusive.ErrUnsupported}
 }
+
+// A rig whose lease was over too soon is set up and played again, and one where that
+// is always so is found out.
+func TestRigsArePlayedAgain(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		slow  int // plays
+		plays int
+		fails bool
+	}{{"sound", 0, 1, false}, {"slow once", 1, 2, false}, {"always slow", 9, 3, true}} {
+		for _, do := range []bool{false, true} {
+			t.Run(c.name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					plays := 0
+					report, err := playRig(t.Context(), func() Rig {
+						plays++
+						r := memoryRig(t, false)
+						if plays <= c.slow {
+							r.A.Exclusive = tooLate{r.A.Exclusive.(*Memory)}
+						}
+						return r
+					}, story.Zombie, do, on)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if failure := report.Failure(); plays != c.plays || (failure != nil) != c.fails {
+						t.Errorf("%d plays, %v", plays, failure)
+					}
+				})
+			})
+		}
+	}
+}
+
+// tooLate grants what is over by then.
+type tooLate struct{ *Memory }
+
+func (tooLate) Do(context.Context, string, exclusive.Work) error {
+	return &exclusive.Error{Op: "do", Kind: exclusive.ErrUnavailable}
+}
+
+func (tooLate) Acquire(context.Context, string) (*exclusive.Lease, error) {
+	return nil, &exclusive.Error{Op: "acquire", Kind: exclusive.ErrUnavailable}
+}
