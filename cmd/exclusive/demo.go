@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -198,7 +199,10 @@ func (d demo) playAt(ctx context.Context, p place, out textOutput) (_ result, er
 	for i, play := range s.plays(d.tamper) {
 		var played scene
 		for _, guard := range []story.Guard{story.GuardOff, story.GuardOn} {
-			report, err := play(ctx, fmt.Sprintf("demo/%d/%s", i, guard), guard)
+			report, err := story.Patiently(func(longer time.Duration) (*story.Report, error) {
+				s.longer = longer
+				return play(ctx, fmt.Sprintf("demo/%d/%s/%d", i, guard, longer), guard)
+			})
 			if err == nil {
 				err = report.Err
 			}

@@ -151,3 +151,41 @@ func TestPictureEscapes(t *testing.T) {
 		t.Error("a text became markup")
 	}
 }
+
+// tooLate grants what is over by then.
+type tooLate struct{ exclusive.Exclusive }
+
+func (tooLate) Do(context.Context, string, exclusive.Work) error {
+	return &exclusive.Error{Op: "do", Kind: exclusive.ErrUnavailable, Hint: "too late"}
+}
+
+// A story that could not be played on a slow machine is played again with longer
+// leases, and one that never can be is told.
+func TestDemoPlaysAgain(t *testing.T) {
+	t.Parallel()
+	for _, always := range []bool{false, true} {
+		plays := 0
+		code, stdout, stderr := runOn(t.Context(), t, demo{asJSON: true, tamper: func(r *story.Rig) {
+			if plays++; plays == 1 || always {
+				r.A.Exclusive = tooLate{r.A.Exclusive}
+			}
+		}})
+		if always {
+			if code != exitFailed || plays != 3 || !strings.Contains(stderr, "too late") {
+				t.Errorf("never in time: exit code %d after %d plays, %s", code, plays, stderr)
+			}
+			continue
+		}
+		var got resultJSON
+		if err := json.Unmarshal([]byte(stdout), &got); err != nil {
+			t.Fatalf("exit code %d, %v, %s", code, err, stderr)
+		}
+		if code != exitOK || !got.OK || plays < 9 {
+			t.Errorf("late once: exit code %d after %d plays, %s", code, plays, stderr)
+		}
+		// The grant is as long as it says, however late A hears of it.
+		if e := got.Databases[0].Stories[0].Unguarded.Events[0]; e.Actor != "A" || e.Until < 500 {
+			t.Errorf("A's lease is no longer: %+v", e)
+		}
+	}
+}

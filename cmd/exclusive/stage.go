@@ -16,10 +16,11 @@ import (
 	"github.com/exclusive-go/exclusive/internal/templates"
 )
 
-// How long the leases of A last, which freezes, and those of its successors.
+// lease is how long the leases of A last, which freezes. Those of its successors are
+// longer than a story.
 const (
 	lease      = 200 * time.Millisecond
-	afterLease = 10 * lease
+	afterLease = time.Minute
 )
 
 // stage is a database with the demo's tables: a destination where reports are
@@ -33,8 +34,9 @@ type stage struct {
 	tidy    func() error // after the pool was closed
 	prefix  string
 	made    []*fencing.Leases[*sql.Tx]
-	undo    []string // statements that drop what was made, to be run from the last
-	copies  int      // backups that were made
+	undo    []string      // statements that drop what was made, to be run from the last
+	copies  int           // backups that were made
+	longer  time.Duration // by this factor are leases of A, on a slow machine
 }
 
 func (s *stage) issuer() string      { return s.prefix + "issuer_" }
@@ -176,7 +178,7 @@ func (s *stage) write(ctx context.Context, q execer, key, body string) error {
 func (s *stage) leases(prefix, holder string) (*fencing.Leases[*sql.Tx], error) {
 	cfg := fencing.Config{Prefix: prefix, TTL: afterLease, Holder: holder}
 	if holder == "A" {
-		cfg.TTL, cfg.NoRenew = lease, true
+		cfg.TTL, cfg.NoRenew = s.longer*lease, true
 	}
 	l, err := fencing.New(s.adapter, cfg)
 	if err == nil {
