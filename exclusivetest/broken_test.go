@@ -38,6 +38,7 @@ func TestBrokenFakesAreCaught(t *testing.T) {
 		{"forgotten renewal", "HeldWhileRenewed", func(m *Memory) fake { m.cfg.NoRenew = true; return m }},
 		{"renewal without end", "MaxHold", func(m *Memory) fake { m.cfg.MaxHold = 0; return m }},
 		{"loss not told", "LossIsTold", func(m *Memory) fake { return silentLoss{m} }},
+		{"loss told late", "LossIsTold", func(m *Memory) fake { return lateLoss{m} }},
 		{"reused token", "TokensRise", func(m *Memory) fake {
 			return meddler{m, func(r leaseRow) leaseRow { r.token = max(r.token-1, 0); return r }}
 		}},
@@ -345,6 +346,20 @@ type silentLoss struct{ *Memory }
 
 func (f silentLoss) Do(ctx context.Context, key string, work exclusive.Work) error {
 	return f.Memory.Do(ctx, key, func(_ context.Context, g exclusive.Grant) error { return work(ctx, g) })
+}
+
+// lateLoss tells a loss much later than it came.
+type lateLoss struct{ *Memory }
+
+func (f lateLoss) Do(ctx context.Context, key string, work exclusive.Work) error {
+	return f.Memory.Do(ctx, key, func(wctx context.Context, g exclusive.Grant) error {
+		late, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		defer context.AfterFunc(wctx, func() {
+			time.AfterFunc(10*f.cfg.TTL, func() { cancel(context.Cause(wctx)) })
+		})()
+		return work(late, g)
+	})
 }
 
 // flawedHolding is a lease with one method replaced.

@@ -447,12 +447,16 @@ func lossIsTold(ctx context.Context, p *processes) error {
 		if seen = bounded(x, g); seen != nil {
 			return nil
 		}
-		select {
-		case <-wctx.Done():
-			seen = want("the cause of work's context", context.Cause(wctx), exclusive.ErrLost)
-		case <-ctx.Done(): // not a timer of its own, which may be due as well when a machine was busy
-			seen = errors.New("work's context does not end with the lease")
+		// Not one timer: after a time when nothing went on it would be due as well.
+		for range 5 * p.ttl / (TTL / 20) {
+			select {
+			case <-wctx.Done():
+				seen = want("the cause of work's context", context.Cause(wctx), exclusive.ErrLost)
+				return nil
+			case <-time.After(TTL / 20):
+			}
 		}
+		seen = errors.New("work's context does not end with the lease")
 		return nil
 	})
 	if seen != nil {
