@@ -98,7 +98,7 @@ func TestBrokenRigs(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		stories []string // all, if there are none
-		break_  func(r *story.Rig)
+		spoil   func(r *story.Rig)
 		want    string
 	}{
 		{"A renews", []string{"zombie", "destination"}, func(r *story.Rig) {
@@ -137,7 +137,7 @@ func TestBrokenRigs(t *testing.T) {
 			t.Run(c.name+"/"+name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					r := rig(t, frozen)
-					c.break_(&r)
+					c.spoil(&r)
 					report := play(t.Context(), r, story.GuardOn)
 					if report.Err == nil || !strings.Contains(report.Failure().Error(), c.want) {
 						t.Errorf("%v\n%s", report.Failure(), report.Timeline())
@@ -241,10 +241,10 @@ func TestPatiently(t *testing.T) {
 		}
 	}
 	for _, c := range []struct {
-		name   string
-		break_ func(r *story.Rig, play int)
-		plays  int
-		want   string // in the failure; none if empty
+		name  string
+		spoil func(r *story.Rig, play int)
+		plays int
+		want  string // in the failure; none if empty
 	}{
 		{"sound", func(*story.Rig, int) {}, 1, ""},
 		{"slow once", func(r *story.Rig, play int) {
@@ -299,7 +299,7 @@ func TestPatiently(t *testing.T) {
 					}
 					lease = longer * frozen.TTL
 					r := rig(t, exclusivetest.Config{TTL: lease, NoRenew: true})
-					c.break_(&r, plays)
+					c.spoil(&r, plays)
 					return story.Zombie(t.Context(), r, story.GuardOn), nil
 				})
 				if err != nil || plays != c.plays {
