@@ -195,7 +195,7 @@ func TestTakeover(t *testing.T) { matrix.Each(t, testTakeover, testTakeover) }
 func testTakeover[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 	setUp(t, target, "k")
 	ctx := t.Context()
-	cfg := leased(200 * time.Millisecond)
+	cfg := leased(3 * time.Second)
 	cfg.NoRenew = true
 	a := newTable(t, target, cfg)
 	cfg = leased(time.Minute)

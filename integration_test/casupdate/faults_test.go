@@ -61,6 +61,24 @@ func eventually[Tx any](t *testing.T, target *matrix.Target[Tx], key, state stri
 	wantState(t, target, key, state)
 }
 
+// expiring is a context whose deadline strikes when over is closed, and not before,
+// however slow all is.
+type expiring struct {
+	context.Context
+	over chan struct{}
+}
+
+func (e expiring) Done() <-chan struct{} { return e.over }
+
+func (e expiring) Err() error {
+	select {
+	case <-e.over:
+		return context.DeadlineExceeded
+	default:
+		return e.Context.Err()
+	}
+}
+
 // The row is given back although the caller's context is over, work has
 // panicked, or its goroutine has ended.
 func TestGivenBack(t *testing.T) { matrix.Drivers(t, testGivenBack, testGivenBack) }
@@ -76,12 +94,12 @@ func testGivenBack[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 		}), context.Canceled)
 		wantState(t, target, "k", "PENDING")
 
-		ctx, cancel = context.WithTimeout(t.Context(), 500*time.Millisecond)
-		wantErr(t, "deadline in work", x.Do(ctx, "k", func(ctx context.Context, _ exclusive.Grant) error {
+		late := expiring{t.Context(), make(chan struct{})}
+		wantErr(t, "deadline in work", x.Do(late, "k", func(ctx context.Context, _ exclusive.Grant) error {
+			close(late.over)
 			<-ctx.Done()
 			return ctx.Err()
 		}), context.DeadlineExceeded)
-		cancel()
 		wantState(t, target, "k", "PENDING")
 
 		ctx, cancel = context.WithCancel(t.Context())
@@ -430,7 +448,7 @@ func testLockedRow[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 	}
 	setUp(t, target, "k", "other")
 	ctx := t.Context()
-	cfg := leased(2 * time.Second)
+	cfg := leased(4 * time.Second)
 	x := newTable(t, target, cfg)
 	tx, err := target.BeginPast(ctx)
 	must(t, "begin", err)
@@ -451,7 +469,7 @@ func testLockedRow[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 				select {
 				case <-octx.Done():
 					t.Errorf("the other row: %v", context.Cause(octx))
-				case <-time.After(2 * cfg.TTL):
+				case <-time.After(cfg.TTL + cfg.TTL/4):
 				}
 				rival := newTable(t, target.Another(t, matrix.Options{}), cfg)
 				wantErr(t, "takeover of a row that is checked", rival.Do(ctx, "k", nothing), exclusive.ErrHeld)
@@ -736,6 +754,7 @@ func testNotEndedTwice[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 		var sent atomic.Int64
 		begun, taken := make(chan struct{}), make(chan struct{})
 		take := sync.OnceFunc(func() { close(taken) })
+		t.Cleanup(take) // or the proxy, and with it the test, would wait for ever
 		p.Intercept(func(data []byte) proxy.Verdict {
 			switch {
 			case !proxy.Mentions(data, mark):

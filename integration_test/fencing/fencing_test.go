@@ -125,7 +125,7 @@ func TestTakeover(t *testing.T) { matrix.Each(t, testTakeover, testTakeover) }
 func testTakeover[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 	setUp(t, target)
 	ctx := t.Context()
-	a := newLeases(t, target, fencing.Config{TTL: 200 * time.Millisecond, NoRenew: true})
+	a := newLeases(t, target, fencing.Config{TTL: 3 * time.Second, NoRenew: true})
 	b := newLeases(t, target.Another(t, matrix.Options{}), fencing.Config{})
 	old := acquire(t, a, "k")
 	next := acquire(t, b, "k")
@@ -209,7 +209,7 @@ func TestRenewal(t *testing.T) { matrix.Drivers(t, testRenewal, testRenewal) }
 func testRenewal[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 	setUp(t, target)
 	ctx := t.Context()
-	x := newLeases(t, target, fencing.Config{TTL: 2500 * time.Millisecond})
+	x := newLeases(t, target, fencing.Config{TTL: 4 * time.Second})
 	rival := newLeases(t, target.Another(t, matrix.Options{}), fencing.Config{})
 	var held []*exclusive.Lease
 	for i := range 20 {

@@ -47,7 +47,7 @@ func testPrune[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 	}
 	must(t, "advance", x.Advance(ctx, "advanced", 1000))
 	age(t, target, "lease_key <> ?", []byte("recent"))
-	target.MustExec(t, "UPDATE exclusive_lease SET expires_at = expires_at - 7200000000, acquired_at = acquired_at - 7200000000 WHERE lease_key = ?", []byte("ran out"))
+	runOut(t, target, "ran out")
 	target.MustExec(t, "UPDATE exclusive_lease SET acquired_at = acquired_at - 7200000000 WHERE lease_key = ?", []byte("live"))
 
 	_, err = x.Prune(ctx, time.Minute)
