@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	sessions "github.com/exclusive-go/exclusive/integration_test/cases/session"
 	"github.com/exclusive-go/exclusive/integration_test/matrix"
 	"github.com/exclusive-go/exclusive/integration_test/proxy"
 	"github.com/exclusive-go/exclusive/internal/db"
@@ -184,7 +185,7 @@ func deadlock[Tx any](t *testing.T, ctx context.Context, target *matrix.Target[T
 	}
 	lost := make(chan error, 1)
 	go func() { lost <- target.Exec(ctx, tx, "UPDATE t SET n = n + 1 WHERE id = 2") }()
-	time.Sleep(300 * time.Millisecond) // until it waits
+	sessions.AwaitWaiting(t, target.Plain, target.Dialect, 1, nil)
 	if _, err := other.ExecContext(ctx, "UPDATE t SET n = n WHERE id = 1"); err != nil {
 		return err
 	}

@@ -345,7 +345,7 @@ func testKeys[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 	const id = "123e4567-e89b-12d3-a456-426614174000"
 	uuid, binary := map[string]string{"postgres": "uuid", "mysql": "char(36)", "mariadb": "uuid", "sqlite": "text"}[target.Dialect],
 		map[string]string{"postgres": "bytea", "mysql": "binary(16)", "mariadb": "binary(16)", "sqlite": "blob"}[target.Dialect]
-	const ttl = 4 * time.Second
+	const ttl = 6 * time.Second
 	var wg sync.WaitGroup
 	for i, c := range []struct {
 		columns string
@@ -372,10 +372,10 @@ func testKeys[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 		}
 		wg.Go(func() {
 			err := x.Do(t.Context(), c.good, func(ctx context.Context, g exclusive.Grant) error {
-				select { // held, by renewal, for more than twice the lease
+				select { // held, by renewal, for longer than the lease
 				case <-ctx.Done():
 					return context.Cause(ctx)
-				case <-time.After(2*ttl + ttl/4):
+				case <-time.After(ttl + ttl/2):
 				}
 				return inTx(t, target, func(tx Tx) error { return x.Check(ctx, tx, g) })
 			})

@@ -212,7 +212,7 @@ func testLossIsKnownBeforeTakeover[Tx any](t *testing.T, target *matrix.Target[T
 	}
 	setUp(t, target)
 	far, p := through(t, target)
-	const ttl = 3 * time.Second
+	const ttl = 4 * time.Second
 	x := newLeases(t, far, fencing.Config{TTL: ttl})
 	rival := newLeases(t, target, fencing.Config{})
 	lease := acquire(t, x, "k")
