@@ -124,7 +124,7 @@ func StartSentinel(t testing.TB, primary *Server, replicas int) *Server {
 	host, port, _ := net.SplitHostPort(primary.Addr)
 	s := start(t, freePort(t), "--sentinel", fmt.Sprintf(`bind 127.0.0.1
 sentinel monitor main %s %s 1
-sentinel down-after-milliseconds main 500
+sentinel down-after-milliseconds main 5000
 sentinel failover-timeout main 3000
 `, host, port))
 	client := redis.NewSentinelClient(&redis.Options{Addr: s.Addr})
@@ -139,13 +139,14 @@ sentinel failover-timeout main 3000
 	return s
 }
 
-// StartCluster starts a cluster of three primaries.
+// StartCluster starts a cluster of three primaries, of which each goes on without the
+// others.
 func StartCluster(t testing.TB) []*Server {
 	t.Helper()
 	const slots = 16384
 	nodes := make([]*Server, 3)
 	for i := range nodes {
-		nodes[i] = Start(t, "--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
+		nodes[i] = Start(t, "--cluster-enabled", "yes", "--cluster-node-timeout", "15000", "--cluster-require-full-coverage", "no")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
