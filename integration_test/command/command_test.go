@@ -131,7 +131,7 @@ func (p *place) through(t *testing.T) (*place, *proxy.Proxy) {
 // preceded by the flags of the place.
 func (p *place) command(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 6*patience)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*patience)
 	t.Cleanup(cancel)
 	all := append(append([]string{args[0]}, p.flags...), args[1:]...)
 	cmd := exec.CommandContext(ctx, filepath.Join(bin, "exclusive"), all...)
@@ -397,7 +397,7 @@ func testRefusedDSN(t *testing.T, p *place) {
 func TestOperate(t *testing.T) { each(t, testOperate, all...) }
 
 func testOperate(t *testing.T, p *place) {
-	h := p.hold(t, "backup", "--ttl", "6s", "--kill-after", "500ms", "--holder", "here")
+	h := p.hold(t, "backup", "--ttl", "15s", "--kill-after", "500ms", "--holder", "here")
 	token := strings.TrimSpace(content(h.dir + "/began"))
 	p.want(t, 0, "here", "", "ps")
 	p.want(t, 0, `"token": `+token+",", "", "ps", "--name", "back", "--json")
@@ -422,7 +422,7 @@ func testOperate(t *testing.T, p *place) {
 	p.want(t, 0, "ran\n", "", "run", "--name", "report", "--once", "r", "echo", "ran")
 	p.want(t, 0, "keys: 0 removed\nruns of report: 0 removed\n", "", "prune", "--older-than", "1d")
 
-	h = p.hold(t, "report", "--once", "s", "--ttl", "6s", "--kill-after", "500ms", "--holder", "here")
+	h = p.hold(t, "report", "--once", "s", "--ttl", "15s", "--kill-after", "500ms", "--holder", "here")
 	p.want(t, 1, "", "held by somebody else", "forget", "report", "s")
 	p.want(t, 0, "here had it", "", "release", "report", "--run", "s")
 	h.wait(t, 124)

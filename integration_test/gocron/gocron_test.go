@@ -34,7 +34,7 @@ func must(t testing.TB, what string, err error) {
 
 func newLeases[Tx any](t *testing.T, target *matrix.Target[Tx]) *fencing.Leases[Tx] {
 	t.Helper()
-	l, err := fencing.New(target.DB, fencing.Config{TTL: 3 * time.Second})
+	l, err := fencing.New(target.DB, fencing.Config{TTL: 10 * time.Second})
 	must(t, "new", err)
 	t.Cleanup(func() { must(t, "close", l.Close()) })
 	return l

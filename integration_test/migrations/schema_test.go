@@ -169,13 +169,13 @@ func TestInitBesideWork(t *testing.T) {
 			for range 2 { // the first may be from before
 				select {
 				case <-during:
-				case <-time.After(20 * time.Second):
+				case <-time.After(time.Minute):
 					t.Errorf("no worker came to an end %s", when)
 				}
 			}
 		}
 		worked("before")
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if done, err := schema.Init(ctx, g.Plain, selection(t, g, templates.Names{})); err != nil || len(done.Created) != 4 {
 			t.Errorf("%+v, %v", done, err)
