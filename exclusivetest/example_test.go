@@ -62,7 +62,7 @@ func reportsRig(t *testing.T, db *sql.DB) exclusivetest.Rig {
 	}
 	return exclusivetest.Rig{
 		Key: "report/" + day,
-		A:   worker(fencing.Config{TTL: exclusivetest.TTL, NoRenew: true}), // will freeze
+		A:   worker(fencing.Config{TTL: 5 * exclusivetest.TTL, NoRenew: true}), // will freeze
 		B:   worker(fencing.Config{}),
 		Unguarded: func(ctx context.Context, _, value string) error {
 			_, err := db.ExecContext(ctx, `UPDATE report SET body = ? WHERE day = ?`, value, day)

@@ -274,11 +274,7 @@ const renewedTTL = 2 * time.Second
 // heldWhileRenewed has one process hold the key for well over a lease's time
 // while another one tries to get it.
 func heldWhileRenewed(ctx context.Context, p *processes) error {
-	ttl := renewedTTL
-	if p.ttl > TTL { // it is played again: see stalls
-		ttl *= 4
-	}
-	return heldFor(ctx, p, Config{TTL: ttl}, ttl*5/2)
+	return heldFor(ctx, p, Config{TTL: renewedTTL}, renewedTTL*5/2)
 }
 
 // oneAtATime is heldWhileRenewed without renewal: time does not bound these.
@@ -295,17 +291,13 @@ func heldFor(ctx context.Context, p *processes, cfg Config, hold time.Duration) 
 	if err != nil {
 		return err
 	}
-	stolen, expired := false, false
-	s := stalls{last: time.Now()}
+	stolen := false
 	err = a.Do(ctx, p.key, func(wctx context.Context, _ exclusive.Grant) error {
 		for until := time.Now().Add(hold); time.Now().Before(until); {
 			err := b.Do(ctx, p.key, func(context.Context, exclusive.Grant) error {
 				stolen = true
-				now, ok := exclusive.CurrentGrant(wctx)
-				expired = ok && !now.Expires.IsZero() && time.Now().After(now.Expires)
 				return nil
 			})
-			s.tick()
 			if stolen {
 				return errors.New("another process got the key while its holder was alive")
 			}
@@ -320,30 +312,10 @@ func heldFor(ctx context.Context, p *processes, cfg Config, hold time.Duration) 
 		}
 		return nil
 	})
-	s.tick()
-	if lost := expired || !stolen && errors.Is(err, exclusive.ErrLost); lost && !cfg.NoRenew && s.longest > cfg.TTL/3 {
-		return &exclusive.Error{
-			Op: "hold", Key: p.key, Kind: exclusive.ErrUnavailable, Err: err,
-			Hint: fmt.Sprintf("nothing went on for %v, so the lease could not be renewed in time", s.longest),
-		}
-	}
 	if err != nil {
 		return err
 	}
 	return p.finished(ctx, b, "its holder has finished")
-}
-
-// stalls finds out for how long a case, or the backend that it asks, has stood still.
-// A lease that ran out then says nothing about the strategy: the case is played again.
-type stalls struct {
-	last    time.Time
-	longest time.Duration
-}
-
-// tick is called all the time.
-func (s *stalls) tick() {
-	now := time.Now()
-	s.last, s.longest = now, max(s.longest, now.Sub(s.last))
 }
 
 // oncePerKey has work fail, which does not count, and then many who want the

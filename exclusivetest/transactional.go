@@ -534,7 +534,7 @@ func playScene[Tx any](ctx context.Context, s scene, b TxBackend[Tx], ttl time.D
 			return nil, err
 		}
 	}
-	other, err := b.New(Config{TTL: 10 * ttl, Holder: "B"})
+	other, err := b.New(Config{TTL: untilEnd, Holder: "B"})
 	if err != nil {
 		return nil, fmt.Errorf("open the strategy: %w", err)
 	}

@@ -463,7 +463,7 @@ const forever = "while :; do sleep 1; done"
 
 // slowTTL is a lease that outlives the start of the script on a busy machine, and is
 // over before patience is.
-const slowTTL = "12s"
+const slowTTL = "9s"
 
 // --kill-after 0 is no default: what is stopped gets no SIGTERM.
 func TestRunKillsAtOnce(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // What could not be written is told, whatever the command.
@@ -42,9 +43,10 @@ func TestFullOutput(t *testing.T) {
 func TestRunWithoutStreams(t *testing.T) {
 	t.Parallel()
 	dsn, _ := sqliteFile(t)
-	// Without a limit of time: the parallel subtests begin when other tests have ended.
-	// It ends with its standard input, and for no renewal that is late.
-	busy := selfUntil(context.Background(), dsn, "run", "--name", "held", "--ttl", "1h", "--", "sh", "-c", "echo begun; read end")
+	// No limit of time for as long as it holds: the parallel subtests begin when other
+	// tests have ended. It ends with its standard input, and for no renewal that is late.
+	ctx, kill := context.WithCancel(context.Background())
+	busy := selfUntil(ctx, dsn, "run", "--name", "held", "--ttl", "1h", "--", "sh", "-c", "echo begun; read end")
 	end, err := busy.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -56,9 +58,18 @@ func TestRunWithoutStreams(t *testing.T) {
 	if err := busy.Start(); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		_ = end.Close()
+		defer time.AfterFunc(patience, kill).Stop()
+		if err := busy.Wait(); err != nil && cmdCode(err) != 1 { // read has met the end
+			t.Error(err)
+		}
+	})
+	hangs := time.AfterFunc(patience, kill)
 	if _, err := out.Read(make([]byte, 6)); err != nil {
 		t.Fatal(err)
 	}
+	hangs.Stop()
 	for _, c := range []struct {
 		name, streams, args string
 		code                int
@@ -98,12 +109,6 @@ func TestRunWithoutStreams(t *testing.T) {
 			}
 		})
 	}
-	t.Cleanup(func() {
-		_ = end.Close()
-		if err := busy.Wait(); err != nil && cmdCode(err) != 1 { // read has met the end
-			t.Error(err)
-		}
-	})
 }
 
 func cmdCode(err error) int {

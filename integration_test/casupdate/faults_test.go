@@ -61,24 +61,6 @@ func eventually[Tx any](t *testing.T, target *matrix.Target[Tx], key, state stri
 	wantState(t, target, key, state)
 }
 
-// expiring is a context whose deadline strikes when over is closed, and not before,
-// however slow all is.
-type expiring struct {
-	context.Context
-	over chan struct{}
-}
-
-func (e expiring) Done() <-chan struct{} { return e.over }
-
-func (e expiring) Err() error {
-	select {
-	case <-e.over:
-		return context.DeadlineExceeded
-	default:
-		return e.Context.Err()
-	}
-}
-
 // The row is given back although the caller's context is over, work has
 // panicked, or its goroutine has ended.
 func TestGivenBack(t *testing.T) { matrix.Drivers(t, testGivenBack, testGivenBack) }
@@ -94,12 +76,12 @@ func testGivenBack[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 		}), context.Canceled)
 		wantState(t, target, "k", "PENDING")
 
-		late := expiring{t.Context(), make(chan struct{})}
-		wantErr(t, "deadline in work", x.Do(late, "k", func(ctx context.Context, _ exclusive.Grant) error {
-			close(late.over)
+		ctx, cancel = context.WithTimeout(t.Context(), 3*time.Second)
+		wantErr(t, "deadline in work", x.Do(ctx, "k", func(ctx context.Context, _ exclusive.Grant) error {
 			<-ctx.Done()
 			return ctx.Err()
 		}), context.DeadlineExceeded)
+		cancel()
 		wantState(t, target, "k", "PENDING")
 
 		ctx, cancel = context.WithCancel(t.Context())
@@ -469,7 +451,7 @@ func testLockedRow[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 				select {
 				case <-octx.Done():
 					t.Errorf("the other row: %v", context.Cause(octx))
-				case <-time.After(cfg.TTL + cfg.TTL/4):
+				case <-time.After(cfg.TTL * 3 / 2):
 				}
 				rival := newTable(t, target.Another(t, matrix.Options{}), cfg)
 				wantErr(t, "takeover of a row that is checked", rival.Do(ctx, "k", nothing), exclusive.ErrHeld)

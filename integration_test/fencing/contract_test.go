@@ -205,7 +205,7 @@ func testFullLength[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 		}
 		got <- lease
 	}()
-	time.Sleep(700 * time.Millisecond) // the row stays locked meanwhile
+	time.Sleep(1500 * time.Millisecond) // the row stays locked meanwhile
 	unlocked := time.Now()
 	must(t, "commit", target.DB.Commit(ctx, tx))
 	lease := <-got

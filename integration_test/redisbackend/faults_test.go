@@ -372,7 +372,7 @@ func TestBrokenConnectionIsNoLoss(t *testing.T) {
 	client, p := through(t, func(o *redis.Options) { o.MaxRetries = -1 })
 	x := newLeases(t, client, redisbackend.Config{Prefix: prefix, TTL: 4 * time.Second})
 	lease := acquire(t, x, "k")
-	for range 5 {
+	for range 6 {
 		time.Sleep(time.Second)
 		p.Cut()
 	}
@@ -453,8 +453,8 @@ func (r *renewals) End(_ context.Context, e exclusive.Event) {
 // A Release does not wait for a renewal that hangs.
 func TestReleaseBesideHangingRenewal(t *testing.T) {
 	_, prefix := servers.Prefix(t)
-	client, p := through(t, func(o *redis.Options) { o.ReadTimeout = time.Minute }) // as long would the renewal hang
-	x := newLeases(t, client, redisbackend.Config{Prefix: prefix, TTL: 10 * time.Minute})
+	client, p := through(t, nil)
+	x := newLeases(t, client, redisbackend.Config{Prefix: prefix, TTL: 9 * time.Second})
 	lease := acquire(t, x, "k")
 	renewing := make(chan struct{}, 10)
 	p.Intercept(func(data []byte) proxy.Verdict {
@@ -464,20 +464,12 @@ func TestReleaseBesideHangingRenewal(t *testing.T) {
 		}
 		return proxy.Pass
 	})
-	renewed := make(chan error, 1)
-	go func() { renewed <- lease.Renew(t.Context()) }()
 	<-renewing
-	end := sync.OnceFunc(func() {
-		p.Intercept(nil)
-		p.Cut()
-	})
-	late := time.AfterFunc(20*time.Second, end)
+	begin := time.Now()
 	must(t, "release", lease.Release(t.Context()))
-	if !late.Stop() {
-		t.Error("the release has waited for the renewal")
+	if took := time.Since(begin); took > 2500*time.Millisecond {
+		t.Errorf("release took %v", took)
 	}
-	end()
-	wantErr(t, "the renewal", <-renewed, exclusive.ErrLost)
 }
 
 // Renewal and release race without harm.
@@ -616,10 +608,10 @@ func TestServerFaults(t *testing.T) {
 			"+evalsha +eval +time +get +set +del +exists +pexpire +pttl +persist +hget +hset +hincrby +publish +subscribe +unsubscribe +ping"))...).Err())
 		client := as("app", "pw")
 		hammer(t, func() redis.UniversalClient { return client }, "exclusive:", 8, 1)
-		app := newLeases(t, client, redisbackend.Config{TTL: 4 * time.Second})
+		app := newLeases(t, client, redisbackend.Config{TTL: 2 * time.Second})
 		must(t, "advance", app.Advance(ctx, "a", 5))
 		must(t, "renewed", app.Do(ctx, "a", func(ctx context.Context, _ exclusive.Grant) error {
-			time.Sleep(4200 * time.Millisecond)
+			time.Sleep(3 * time.Second)
 			return ctx.Err()
 		}))
 	})

@@ -100,43 +100,39 @@ func testIdleTimeout[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 		return
 	}
 	setUp(t, target)
-	name, unit := "wait_timeout", time.Second
+	const limit = time.Second
+	name, value := "wait_timeout", "1"
 	if target.Dialect == "postgres" {
-		name, unit = "idle_in_transaction_session_timeout", time.Millisecond
+		name, value = "idle_in_transaction_session_timeout", "1000"
 	}
-	var all sync.WaitGroup
+	far := target.Another(t, matrix.Options{Params: map[string]string{name: value}})
 	for _, c := range []struct {
-		what  string
-		cfg   rowlock.Config
-		limit time.Duration // of which a slow machine may use a part
-		kept  bool
+		what string
+		cfg  rowlock.Config
+		kept bool
 	}{
-		{"probes", rowlock.Config{Probe: 100 * time.Millisecond}, 5 * time.Second, true},
-		{"no probes", rowlock.Config{NoProbe: true}, 2 * time.Second, false},
-		{"probes that are too rare", rowlock.Config{Probe: 4 * time.Second}, 2 * time.Second, false},
+		{"probes", rowlock.Config{Probe: limit / 6}, true},
+		{"no probes", rowlock.Config{NoProbe: true}, false},
+		{"probes that are too rare", rowlock.Config{Probe: 2 * limit}, false},
 	} {
-		far := target.Another(t, matrix.Options{Params: map[string]string{name: fmt.Sprint(int64(c.limit / unit))}})
 		x := newLocks(t, far, c.cfg)
-		all.Go(func() {
-			err := x.Do(t.Context(), c.what, func(ctx context.Context, g exclusive.Grant) error {
-				select {
-				case <-ctx.Done():
-				case <-time.After(c.limit + time.Second):
-				}
-				if c.kept {
-					return x.Commit(ctx, g, store(target, 1))
-				}
-				if err := x.Commit(context.WithoutCancel(ctx), g, store(target, 99)); !errors.Is(err, exclusive.ErrLost) {
-					t.Errorf("%s: commit: %v", c.what, err)
-				}
-				return nil
-			})
-			if c.kept != (err == nil) || !c.kept && !errors.Is(err, exclusive.ErrLost) {
-				t.Errorf("%s: %v", c.what, err)
+		err := x.Do(t.Context(), "k", func(ctx context.Context, g exclusive.Grant) error {
+			select {
+			case <-ctx.Done():
+			case <-time.After(5 * limit / 2):
 			}
+			if c.kept {
+				return x.Commit(ctx, g, store(target, 1))
+			}
+			wantErr(t, c.what+": commit", x.Commit(context.WithoutCancel(ctx), g, store(target, 99)), exclusive.ErrLost)
+			return nil
 		})
+		if c.kept {
+			must(t, c.what, err)
+		} else {
+			wantErr(t, c.what, err, exclusive.ErrLost)
+		}
 	}
-	all.Wait()
 	wantStored(t, target, 1)
 }
 

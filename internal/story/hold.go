@@ -154,12 +154,13 @@ func (h *held) lateWrite(ctx context.Context, r Rig, value string) {
 	h.expectRefused(err)
 }
 
-// errEarly says that a grant was lost before its time was over.
+// errEarly says that a grant was lost well before its time was over.
 var errEarly = errors.New("its lease should still last")
 
 // cannotWrite says that a holder in good order could not write.
 func (h *held) cannotWrite(err error) error {
-	if errors.Is(err, exclusive.ErrLost) && time.Now().Before(h.grant.Expires) {
+	// A holder may count its lease as lost a moment before the server does.
+	if errors.Is(err, exclusive.ErrLost) && time.Until(h.grant.Expires) > h.length/4 {
 		err = fmt.Errorf("%w (%w)", err, errEarly)
 	}
 	return fmt.Errorf("holder %s has the key, and its write fails: %w", h.actor, err)
@@ -254,9 +255,10 @@ func (p *player) draft(ctx context.Context, r Rig) (*held, error) {
 		if err == nil {
 			return a, nil
 		}
+		failed := a.cannotWrite(err)
 		a.close()
 		if tries == draftTries || !errors.Is(err, exclusive.ErrLost) {
-			return nil, a.cannotWrite(err)
+			return nil, failed
 		}
 	}
 }

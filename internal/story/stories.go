@@ -50,7 +50,7 @@ func CheckThenWrite(ctx context.Context, r Rig, guard Guard) *Report {
 		}
 		defer a.close()
 		if !time.Now().Before(a.grant.Expires) {
-			return fmt.Errorf("the lease of A, %v, is over when A looks at it; use a longer one", a.length)
+			return &exclusive.Error{Op: "look at the lease", Key: r.Key, Kind: exclusive.ErrLost, Hint: fmt.Sprintf("A's, of %v, is over already; use a longer one", a.length)}
 		}
 		b := p.successor(ctx, r, a)
 		defer b.stop()

@@ -181,7 +181,11 @@ func (r *Report) OK() bool { return r.Failure() == nil }
 func (r *Report) Failure() error {
 	switch {
 	case r.Err != nil:
-		return fmt.Errorf("%s (%s): could not be played: %w", r.Story.ID, r.Guard, r.Err)
+		var broken string
+		for _, problem := range r.Problems {
+			broken += problem + "; then it "
+		}
+		return fmt.Errorf("%s (%s): %scould not be played: %w", r.Story.ID, r.Guard, broken, r.Err)
 	case r.Guard == GuardOff && !r.Damaged:
 		return fmt.Errorf("%s (%s): %q is stored and no damage to be seen, so this rig cannot tell a guard that works from one that does not", r.Story.ID, r.Guard, r.Stored)
 	case len(r.Problems) > 0:
@@ -199,25 +203,24 @@ func (r *Report) Timeline() string {
 	return b.String()
 }
 
-// Patiently plays a story, and again with leases that are longer by the factor if it
-// could not be played: on a busy machine a lease may be over as soon as it is there,
-// which proves nothing. A rig that cannot be played for other reasons still cannot
-// in the end. An error of play's own is passed on at once.
+// Patiently plays a story, and again with leases that are longer by the factor if one
+// was over too soon to play it, as happens on a busy machine: that proves nothing. An
+// error of play's own is passed on at once.
 func Patiently(play func(longer time.Duration) (*Report, error)) (r *Report, err error) {
 	for _, longer := range []time.Duration{1, 4, 8} { // with more A would freeze for too long: see holdFirst
-		if r, err = play(longer); err != nil || !r.again() {
+		if r, err = play(longer); err != nil || !r.tooSlow() {
 			break
 		}
 	}
 	return r, err
 }
 
-// again reports whether a slow machine can be why the story could not be played. A
-// promise that was broken until then is told, and so is a holder that was refused or
-// has lost what it had before its time was over; and a story that hangs does so again.
-func (r *Report) again() bool {
-	return r.Err != nil && r.Problems == nil && !r.over &&
-		!errors.Is(r.Err, ErrNotTimeBound) && !errors.Is(r.Err, exclusive.ErrFenced) && !errors.Is(r.Err, errEarly)
+// tooSlow reports whether a lease that was over too soon can be why the story could not
+// be played: it says so by ErrUnavailable if it has come too late, and by ErrLost. Not
+// if a promise was broken until then, or the lease was lost before its time was over.
+func (r *Report) tooSlow() bool {
+	return (errors.Is(r.Err, exclusive.ErrUnavailable) || errors.Is(r.Err, exclusive.ErrLost)) &&
+		!errors.Is(r.Err, exclusive.ErrFenced) && !errors.Is(r.Err, errEarly) && r.Problems == nil && !r.over
 }
 
 // limit bounds a whole story. It only ever passes when something hangs.

@@ -263,6 +263,16 @@ func TestPatiently(t *testing.T) {
 				refuses(exclusive.ErrFenced)(r)
 			}
 		}, 1, "its write fails"},
+		{"the rightful holder meets what no slow machine explains", func(r *story.Rig, play int) {
+			if play < 2 {
+				refuses(exclusive.ErrConflict)(r)
+			}
+		}, 1, "its write fails"},
+		{"work does not run", func(r *story.Rig, play int) {
+			if play < 2 {
+				r.A.Exclusive = unavailable{r.A.Exclusive, nil}
+			}
+		}, 1, "could not be played"},
 		{"the rightful holder has lost its lease early", func(r *story.Rig, play int) {
 			if play < 2 {
 				refuses(exclusive.ErrLost)(r)
@@ -273,7 +283,7 @@ func TestPatiently(t *testing.T) {
 				r.B.Exclusive = sameToken{r.B.Exclusive}
 				refuses(slow)(r)
 			}
-		}, 1, "could not be played"},
+		}, 1, "token"},
 		{"a late write is accepted", func(r *story.Rig, play int) {
 			if play < 2 {
 				r.A.Write = func(ctx context.Context, g exclusive.Grant, value string, between func()) error {
