@@ -372,10 +372,10 @@ func testKeys[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 		}
 		wg.Go(func() {
 			err := x.Do(t.Context(), c.good, func(ctx context.Context, g exclusive.Grant) error {
-				select { // held, by renewal, for longer than the lease
+				select { // held, by renewal, for twice the lease
 				case <-ctx.Done():
 					return context.Cause(ctx)
-				case <-time.After(ttl + ttl/2):
+				case <-time.After(2 * ttl):
 				}
 				return inTx(t, target, func(tx Tx) error { return x.Check(ctx, tx, g) })
 			})

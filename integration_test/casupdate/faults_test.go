@@ -451,7 +451,7 @@ func testLockedRow[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 				select {
 				case <-octx.Done():
 					t.Errorf("the other row: %v", context.Cause(octx))
-				case <-time.After(cfg.TTL * 3 / 2):
+				case <-time.After(2 * cfg.TTL):
 				}
 				rival := newTable(t, target.Another(t, matrix.Options{}), cfg)
 				wantErr(t, "takeover of a row that is checked", rival.Do(ctx, "k", nothing), exclusive.ErrHeld)

@@ -209,7 +209,7 @@ func TestRenewal(t *testing.T) { matrix.Drivers(t, testRenewal, testRenewal) }
 func testRenewal[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 	setUp(t, target)
 	ctx := t.Context()
-	x := newLeases(t, target, fencing.Config{TTL: 3500 * time.Millisecond})
+	x := newLeases(t, target, fencing.Config{TTL: 2500 * time.Millisecond})
 	rival := newLeases(t, target.Another(t, matrix.Options{}), fencing.Config{})
 	var held []*exclusive.Lease
 	for i := range 20 {

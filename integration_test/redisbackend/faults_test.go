@@ -372,7 +372,7 @@ func TestBrokenConnectionIsNoLoss(t *testing.T) {
 	client, p := through(t, func(o *redis.Options) { o.MaxRetries = -1 })
 	x := newLeases(t, client, redisbackend.Config{Prefix: prefix, TTL: 4 * time.Second})
 	lease := acquire(t, x, "k")
-	for range 6 {
+	for range 8 {
 		time.Sleep(time.Second)
 		p.Cut()
 	}
@@ -611,7 +611,7 @@ func TestServerFaults(t *testing.T) {
 		app := newLeases(t, client, redisbackend.Config{TTL: 2 * time.Second})
 		must(t, "advance", app.Advance(ctx, "a", 5))
 		must(t, "renewed", app.Do(ctx, "a", func(ctx context.Context, _ exclusive.Grant) error {
-			time.Sleep(3 * time.Second)
+			time.Sleep(4 * time.Second)
 			return ctx.Err()
 		}))
 	})

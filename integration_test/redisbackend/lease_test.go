@@ -179,7 +179,7 @@ func TestRenewal(t *testing.T) {
 	}
 	// The server forgets the scripts, as after a restart: renewal notices.
 	must(t, "flush", client.ScriptFlush(ctx).Err())
-	for end := time.Now().Add(ttl * 3 / 2); time.Now().Before(end); {
+	for end := time.Now().Add(2 * ttl); time.Now().Before(end); {
 		for i := range held {
 			_, err := rival.TryAcquire(ctx, fmt.Sprint("k", i))
 			wantErr(t, "acquire of a renewed key", err, exclusive.ErrHeld)

@@ -439,7 +439,7 @@ func testClaimDuringCommit[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 			// Not the test's context: that ends before the clean-up looks.
 			go func() { asked <- rival.Do(context.WithoutCancel(t.Context()), "r", fails) }()
 			// Past the lease: the lock is what protects now.
-			timer := time.NewTimer(ttl + ttl/6)
+			timer := time.NewTimer(2 * ttl)
 			defer timer.Stop()
 			select {
 			case err := <-asked:

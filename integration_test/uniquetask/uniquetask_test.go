@@ -428,7 +428,7 @@ func testHeartbeat[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 	}
 	tick := time.NewTicker(long / 10)
 	defer tick.Stop()
-	for end := time.Now().Add(long * 3 / 2); time.Now().Before(end); <-tick.C {
+	for end := time.Now().Add(2 * long); time.Now().Before(end); <-tick.C {
 		for i := range holders {
 			if err := rival.Do(ctx, fmt.Sprint("r", i), nothing); !errors.Is(err, exclusive.ErrHeld) {
 				t.Errorf("a run whose heartbeat is sent: %v", err)
