@@ -205,7 +205,7 @@ func testFullLength[Tx any](t *testing.T, target *matrix.Target[Tx]) {
 		}
 		got <- lease
 	}()
-	time.Sleep(1500 * time.Millisecond) // the row stays locked meanwhile
+	time.Sleep(time.Second) // the row stays locked meanwhile: more than TTL/8, less than a claim waits for it
 	unlocked := time.Now()
 	must(t, "commit", target.DB.Commit(ctx, tx))
 	lease := <-got
