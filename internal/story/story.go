@@ -129,8 +129,6 @@ type Report struct {
 	Problems []string
 	// Err says why the story could not be played. The rest is void then.
 	Err error
-
-	over bool // its time was, or the caller's
 }
 
 // Story names a story and its promise.
@@ -220,7 +218,7 @@ func Patiently(play func(longer time.Duration) (*Report, error)) (r *Report, err
 // if a promise was broken until then, or the lease was lost before its time was over.
 func (r *Report) tooSlow() bool {
 	return (errors.Is(r.Err, exclusive.ErrUnavailable) || errors.Is(r.Err, exclusive.ErrLost)) &&
-		!errors.Is(r.Err, exclusive.ErrFenced) && !errors.Is(r.Err, errEarly) && r.Problems == nil && !r.over
+		!errors.Is(r.Err, errEarly) && r.Problems == nil
 }
 
 // limit bounds a whole story. It only ever passes when something hangs.
@@ -241,7 +239,6 @@ func play(ctx context.Context, s Story, guard Guard, script func(context.Context
 	defer cancel()
 	p := &player{report: &Report{Story: s, Guard: guard}, start: time.Now()}
 	p.report.Err = script(ctx, p)
-	p.report.over = ctx.Err() != nil
 	for _, e := range p.events {
 		p.report.Events = append(p.report.Events, *e)
 	}

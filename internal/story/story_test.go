@@ -257,6 +257,14 @@ func TestPatiently(t *testing.T) {
 				r.A.Exclusive = unavailable{r.A.Exclusive, slow}
 			}
 		}, 3, ""},
+		{"slow with a lease", func(r *story.Rig, play int) {
+			if play < 2 {
+				r.B.Write = func(_ context.Context, g exclusive.Grant, _ string, _ func()) error {
+					time.Sleep(time.Until(g.Expires))
+					return exclusive.ErrLost
+				}
+			}
+		}, 2, ""},
 		{"always slow", func(r *story.Rig, _ int) { r.A.Exclusive = unavailable{r.A.Exclusive, slow} }, 3, "could not be played"},
 		{"the rightful holder is refused", func(r *story.Rig, play int) {
 			if play < 2 {
